@@ -7,8 +7,8 @@ use crate::backend::admin::InspectDetail;
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo};
 use crate::manager::LockManager;
-use crate::protocol::key::{LockKey, LockName};
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::key::{LockKey, LockName};
 
 mod error;
 mod list;

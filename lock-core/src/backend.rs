@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::mailbox::Notification;
-use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::telemetry::ServerAddress;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::mailbox::Notification;
+use lock_protocol::owner_id::{OwnerId, ShortId};
 
 pub(crate) mod admin;
 #[cfg(feature = "testing")]

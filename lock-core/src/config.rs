@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::duration_text;
-use crate::protocol::key::MAX_PREFIX;
-use crate::protocol::ttl::{DEFAULT_TTL, Ttl};
-use crate::protocol::wire::{tidy, tidy_label};
+use lock_protocol::dialect::Dialect;
+use lock_protocol::duration_text;
+use lock_protocol::key::MAX_PREFIX;
+use lock_protocol::poll_schedule::RETRY_INTERVAL;
+use lock_protocol::ttl::{DEFAULT_TTL, Ttl};
+use lock_protocol::wire::{tidy, tidy_label};
 
 #[cfg(feature = "redis")]
 pub(crate) mod confirm;
@@ -80,9 +81,6 @@ const MIN_COMMAND_TIMEOUT: Duration = Duration::from_millis(1);
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a key with waiters stays free under [`Handover::YieldToOthers`].
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
-/// Shorter than the retry intervals of other libraries (redsync 50 to 250 ms, redis-py 100 ms), so
-/// that waiters of this library get their share. Long enough for a server to serve hundreds of them.
-pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a restarted server of a quorum does not count. Twice the default ttl.
 pub(crate) const QUARANTINE: Duration = Duration::from_secs(60);
 /// More frequent polls would load the server without a benefit.
@@ -147,7 +145,7 @@ impl ManagerSettings {
             Dialect::Native => Ok(()),
             dialect => Err(LockError::InvalidDialect {
                 dialect,
-                reason: crate::protocol::dialect::InvalidDialectReason::Confirmed,
+                reason: lock_protocol::dialect::InvalidDialectReason::Confirmed,
             }),
         }
     }

@@ -4,12 +4,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::acquisition::{Failure, FailureClass};
-use crate::protocol::dialect::{Dialect, InvalidDialectReason};
-use crate::protocol::key::{InvalidNameReason, LockName};
-use crate::protocol::kind::{InvalidKindReason, Kind};
-use crate::protocol::loss::LossReason;
-use crate::protocol::wire::escaped;
+use lock_protocol::acquisition::{Failure, FailureClass};
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
+use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::loss::LossReason;
+use lock_protocol::wire::escaped;
 
 mod backend;
 mod debug;
@@ -264,16 +264,18 @@ pub enum LockError {
     Backend(#[from] BackendError),
 }
 
-/// How many characters of an invalid name an error shows.
-const SHOWN_NAME: usize = 40;
+impl From<InvalidName> for LockError {
+    fn from(error: InvalidName) -> Self {
+        Self::InvalidName {
+            name: Arc::clone(error.name()),
+            reason: error.reason(),
+        }
+    }
+}
 
 impl LockError {
     pub(crate) fn invalid_name(name: &LockName, reason: InvalidNameReason) -> Self {
-        let name: String = name.as_str().chars().take(SHOWN_NAME).collect();
-        Self::InvalidName {
-            name: name.into(),
-            reason,
-        }
+        InvalidName::new(name, reason).into()
     }
 
     /// Returns whether another holder has the lock: [`Contended`](Self::Contended) or

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::cleanup::ReleaseOutcome;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::kind::Kind;
-use crate::protocol::loss::LossReason;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy;
 use crate::runtime::waiter;
+use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::kind::Kind;
+use lock_protocol::loss::LossReason;
 
 mod holding;
 mod lost;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{LockError, foreign_key};
-use crate::protocol::acquisition::ObservedHolder;
-use crate::protocol::clock::ServerMs;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey, SeenMember};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::Kind;
-use crate::protocol::lock_state::RawHolder;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{QueueEntry, escaped, label_tag, tidy_label};
+use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::clock::ServerMs;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey, SeenMember};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::Kind;
+use lock_protocol::lock_state::RawHolder;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::wire::{QueueEntry, escaped, label_tag, tidy_label};
 
 /// A lock and its waiters at one moment. Returned by
 /// [`LockManager::inspect`](crate::LockManager::inspect) and, without the waiters, in a

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use crate::error::LockError;
 use crate::guard::{self, LockGuard};
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::request::LockRequest;
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::kind::{InvalidKindReason, Kind};
 
 /// A campaign waits in steps: after each one, the request is checked and reported again.
 const STEP: Duration = Duration::from_secs(10 * 60);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use crate::Override;
     use crate::manager::LockManager;
-    use crate::protocol::renew::Renew;
+    use lock_protocol::renew::Renew;
 
     const SECOND: Duration = Duration::from_secs(1);
 

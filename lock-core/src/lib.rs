@@ -19,7 +19,6 @@ mod info;
 mod lead;
 mod lock_set;
 mod manager;
-mod protocol;
 mod request;
 mod runtime;
 mod stats;
@@ -62,16 +61,22 @@ pub use error::{
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
-pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
-pub use manager::{LockManager, LockManagerBuilder};
-pub use protocol::dialect::{
+#[doc(inline)]
+pub use lock_protocol::dialect::{
     Capabilities, Dialect, InvalidDialectReason, RedissonLock, ReleaseMethod,
 };
-pub use protocol::fencing_token::{FencingToken, ParseTokenError};
-pub use protocol::key::{InvalidNameReason, LockName};
-pub use protocol::kind::{InvalidKindReason, Kind};
-pub use protocol::loss::LossReason;
-pub use protocol::renew::Renew;
+#[doc(inline)]
+pub use lock_protocol::fencing_token::{FencingToken, ParseTokenError};
+#[doc(inline)]
+pub use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
+#[doc(inline)]
+pub use lock_protocol::kind::{InvalidKindReason, Kind};
+#[doc(inline)]
+pub use lock_protocol::loss::LossReason;
+#[doc(inline)]
+pub use lock_protocol::renew::Renew;
+pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
+pub use manager::{LockManager, LockManagerBuilder};
 pub use request::LockRequest;
 pub use stats::LockStats;
 #[cfg(debug_assertions)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::guard::{Holding, LockGuard};
-use crate::protocol::cleanup::ReleaseOutcome;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockName;
-use crate::protocol::loss::LossReason;
 use crate::runtime::reentrancy::BodyScope;
 use crate::runtime::set;
+use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockName;
+use lock_protocol::loss::LossReason;
 
 mod acquire;
 mod request;

@@ -43,11 +43,11 @@ pub use self::polling::{
     MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
     run_body_then_release,
 };
-pub use crate::protocol::kind::Kind;
-pub use crate::protocol::renew::Renew;
 pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
 pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
+pub use lock_protocol::kind::Kind;
+pub use lock_protocol::renew::Renew;
 pub use tokio::pin;
 /// The return type of an annotated function, also where a body cannot write it.
 pub struct ReturnType<R>(PhantomData<fn() -> R>);

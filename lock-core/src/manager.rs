@@ -13,15 +13,15 @@ use crate::config::{Handover, ManagerSettings};
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::lock_set::LockSetRequest;
-use crate::protocol::dialect::{Dialect, InvalidDialectReason};
-use crate::protocol::key::LockName;
-use crate::protocol::wire::tidy_label;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
 use crate::stats::LockStats;
 use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::LockName;
+use lock_protocol::wire::tidy_label;
 
 mod configured;
 #[cfg(feature = "macros")]

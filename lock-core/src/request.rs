@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::guard::{self, LockGuard};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::renew::Renew;
-use crate::protocol::ttl::Ttl;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
 
 mod kind;
 mod overridden;
@@ -23,24 +23,6 @@ mod parts;
 
 pub(crate) use self::kind::RequestedKind;
 pub(crate) use self::parts::SetMember;
-
-impl LockName {
-    /// Makes a name and checks it. The conversions from strings do not check the name. After such a
-    /// conversion, acquiring the lock checks it.
-    ///
-    /// A name has 1 to 1,024 bytes. Braces form at most one non-empty hash tag, as in
-    /// `{user1}:cart`. A name with a hash tag does not end with `:q`, `:f`, `:g` or `:h`.
-    ///
-    /// # Errors
-    /// [`LockError::InvalidName`] with the reason.
-    pub fn new(name: impl Into<Self>) -> Result<Self, LockError> {
-        let name = name.into();
-        match name.check() {
-            Ok(_has_hash_tag) => Ok(name),
-            Err(reason) => Err(LockError::invalid_name(&name, reason)),
-        }
-    }
-}
 
 /// A request for a lock. Made by [`LockManager::lock`](crate::LockManager::lock).
 ///

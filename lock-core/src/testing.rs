@@ -8,17 +8,17 @@ use crate::backend::faulty::FaultyBackend;
 use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseRequest, ReleaseSubject};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::Kind;
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::renew::Renew;
-use crate::protocol::ttl::Ttl;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::Kind;
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
 
 pub use crate::backend::faulty::Command;
 
@@ -54,7 +54,7 @@ pub fn now(manager: &LockManager) -> u64 {
 #[must_use]
 pub fn lease_end(watch: &LockWatch) -> Option<u64> {
     let end = watch.held().deadline();
-    end.map(crate::protocol::clock::Moment::as_nanos)
+    end.map(lock_protocol::clock::Moment::as_nanos)
 }
 
 /// Returns the kind of the lock.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::guard::{Holding, LockGuard, LockWatch, Lost};
-use crate::protocol::fencing_token::FencingToken;
+use lock_protocol::fencing_token::FencingToken;
 
 mod declaration;
 mod request;

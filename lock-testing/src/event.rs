@@ -164,7 +164,7 @@ pub struct Event {
     /// The fencing token of the held lock. Holders that hold the lock together have the same token.
     pub token: Option<u64>,
     /// The kind of the held lock. Only the `Ok` of an acquire has one; all others have the default.
-    pub lock_kind: lock_core::Kind,
+    pub lock_kind: lock_protocol::kind::Kind,
     /// Until when the held lock is valid; `None` if the event does not report it.
     ///
     /// The latest validity of all events counts. There is one exception: the validity of a
@@ -195,7 +195,7 @@ impl Event {
             kind,
             key: key.into(),
             token: None,
-            lock_kind: lock_core::Kind::Exclusive,
+            lock_kind: lock_protocol::kind::Kind::Exclusive,
             valid_until: None,
             limit: None,
             note: None,
@@ -233,7 +233,7 @@ impl Event {
     /// assert!(Checker::new().check(&history).violations().is_empty());
     /// ```
     #[must_use]
-    pub fn lock_kind(self, lock_kind: lock_core::Kind) -> Self {
+    pub fn lock_kind(self, lock_kind: lock_protocol::kind::Kind) -> Self {
         Self { lock_kind, ..self }
     }
 }
@@ -252,7 +252,7 @@ impl Display for Event {
             self.acquisition,
             token_text(self.token)
         )?;
-        if self.lock_kind != lock_core::Kind::Exclusive {
+        if self.lock_kind != lock_protocol::kind::Kind::Exclusive {
             write!(f, ", {}", self.lock_kind)?;
         }
         match self.valid_until {

@@ -1,6 +1,6 @@
 //! The file format of a history: one JSON object in each line.
 
-use lock_core::Kind as LockKind;
+use lock_protocol::kind::Kind as LockKind;
 use serde_json::{Map, Value};
 
 use crate::event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity};

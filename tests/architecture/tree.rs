@@ -38,9 +38,11 @@ pub(crate) fn sources(prefix: &str) -> Vec<(String, Vec<String>)> {
     files.into_iter().map(words).collect()
 }
 
-/// The top module of lock-core that a file belongs to. None for lib.rs.
+/// The top module of lock-core or lock-protocol that a file belongs to. None for lib.rs.
 pub(crate) fn module(file: &str) -> Option<&str> {
-    let path = file.strip_prefix("lock-core/src/")?;
+    let path = ["lock-core/src/", "lock-protocol/src/"]
+        .iter()
+        .find_map(|folder| file.strip_prefix(folder))?;
     path.split(['/', '.']).next().filter(|name| *name != "lib")
 }
 

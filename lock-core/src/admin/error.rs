@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockStatus};
-use crate::protocol::error_line::write_line;
-use crate::protocol::key::LockKey;
-use crate::protocol::wire::escaped;
+use lock_protocol::error_line::write_line;
+use lock_protocol::key::LockKey;
+use lock_protocol::wire::escaped;
 
 /// Why [`Admin::force_release`](crate::Admin::force_release) changed nothing.
 ///

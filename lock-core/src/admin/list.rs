@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::backend::admin::ListRequest;
 use crate::error::LockError;
 use crate::info::LockInfo;
-use crate::protocol::inspection::ListCursor;
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::inspection::ListCursor;
 
 /// How many locks a page has, if the request does not say it.
 const DEFAULT_LIMIT: usize = 200;

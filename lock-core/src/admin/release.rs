@@ -10,17 +10,17 @@ use super::error::AdminError;
 use crate::backend::admin::{ForceRequest, ForeignValues};
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo, LockStatus};
-use crate::protocol::acquisition::ObservedHolder;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{KeyContent, SeenKey};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::revocation::{parse_revoked, revoked_label};
-use crate::protocol::wire::escaped;
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::inspection::{KeyContent, SeenKey};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::revocation::{parse_revoked, revoked_label};
+use lock_protocol::wire::escaped;
 
 /// A request to take a lock from its holder, made by
 /// [`Admin::force_release`](crate::Admin::force_release). Await it to send it.
@@ -205,7 +205,7 @@ impl ForceRelease {
 /// Returns why the holder lost its lock, where no renewal tells it.
 fn loss_reason(request: &ForceRequest, verdict: &ForceVerdict) -> LossReason {
     match (verdict, parse_revoked(&request.label)) {
-        (ForceVerdict::Revoked { .. }, Some((by, reason))) => LossReason::Revoked { by, reason },
+        (ForceVerdict::Revoked { .. }, Some((by, reason))) => LossReason::revoked(by, reason),
         (ForceVerdict::Freed(ForceGrant::Waiter), _) => LossReason::Replaced,
         _ => LossReason::Removed,
     }

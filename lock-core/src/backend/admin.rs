@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::Boxed;
 use crate::error::LockError;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{InspectReply, ListCursor, ReadTime, SeenKey};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lock_state::{ForceMode, ForceReply};
+use lock_protocol::dialect::Dialect;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::inspection::{InspectReply, ListCursor, ReadTime, SeenKey};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lock_state::{ForceMode, ForceReply};
 
 /// Reads locks, and takes them from their holders. Each operation is for the locks of any dialect.
 pub(crate) trait AdminBackend: Send + Sync + 'static {

@@ -10,13 +10,13 @@ use super::admin::{ForceRequest, InspectDetail, ListReply, ListRequest};
 use super::memory::MemoryBackend;
 use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::inspection::{InspectReply, ReadTime};
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::ForceReply;
 use crate::sync::Mutex;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::inspection::{InspectReply, ReadTime};
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::ForceReply;
 
 /// A command that a manager sends to its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

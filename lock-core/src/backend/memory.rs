@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use super::{AdminBackend, Backend, BackendStatus, Boxed, NotificationSink, Renewal};
 use crate::error::LockError;
-use crate::protocol::acquisition::{
+use crate::sync::Mutex;
+use lock_protocol::acquisition::{
     AcquireOutcome, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
 };
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Moment, ServerMs};
-use crate::protocol::clock_sync::{NotAfter, UNKNOWN_RUN_ID};
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::lock_state::{self, AcquireReply, Env, LockState, Verdict};
-use crate::protocol::loss::LossReason;
-use crate::protocol::mailbox::{Grant, Notification};
-use crate::protocol::renew::Renew;
-use crate::protocol::wire::{Mode, WireNotification};
-use crate::sync::Mutex;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Moment, ServerMs};
+use lock_protocol::clock_sync::{NotAfter, UNKNOWN_RUN_ID};
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::lock_state::{self, AcquireReply, Env, LockState, Verdict};
+use lock_protocol::loss::LossReason;
+use lock_protocol::mailbox::{Grant, Notification};
+use lock_protocol::renew::Renew;
+use lock_protocol::wire::{Mode, WireNotification};
 
 /// The lease of a lock that lives as long as its guard.
 const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -150,7 +150,7 @@ impl MemoryBackend {
                     token,
                     received: now,
                     lease,
-                    until: Some(crate::protocol::lease::deadline(now, lease)),
+                    until: Some(lock_protocol::lease::deadline(now, lease)),
                 };
                 self.notifications
                     .notify(owner_id, Notification::Grant(grant));
@@ -185,7 +185,7 @@ impl MemoryBackend {
         let command = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
             let command = lock_state::AcquireCommand {
                 owner_id: sent.owner_id,
-                ttl_ms: crate::protocol::ttl::whole_millis(lease),
+                ttl_ms: lock_protocol::ttl::whole_millis(lease),
                 floor_us,
                 not_after_ms: ServerMs::LAST,
                 label: &sent.label,
@@ -212,7 +212,7 @@ impl MemoryBackend {
 
     pub(crate) fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
         let now = Clock::Tokio.now();
-        let grace_ms = crate::protocol::ttl::whole_millis(self.grace);
+        let grace_ms = lock_protocol::ttl::whole_millis(self.grace);
         let key = release_request.key.text();
         let release = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
             let call = lock_state::ReleaseCommand {
@@ -243,7 +243,7 @@ impl MemoryBackend {
     fn renew_now(&self, renewal: &Renewal) -> RenewOutcome {
         let now = Clock::Tokio.now();
         let lease = lease_of(renewal.lease_config);
-        let ttl_ms = crate::protocol::ttl::whole_millis(lease);
+        let ttl_ms = lock_protocol::ttl::whole_millis(lease);
         let (reply, content) = self.command(&renewal.key.text(), now, |lock_state, at, _| {
             let command = lock_state::RenewCommand {
                 owner_id: renewal.owner_id,
@@ -356,13 +356,14 @@ impl Backend for MemoryBackend {
 
 /// Only a lock that lives as long as its guard has a longer lease.
 fn endless_ms() -> u64 {
-    crate::protocol::ttl::whole_millis(ENDLESS / 2)
+    lock_protocol::ttl::whole_millis(ENDLESS / 2)
 }
 
 fn lease_of(lease_config: LeaseConfig) -> Duration {
-    match lease_config.renew {
-        Renew::Never => lease_config.ttl.as_duration(),
-        Renew::Auto | Renew::Every(_) => lease_config.max_hold.unwrap_or(ENDLESS),
+    if lease_config.renew == Renew::Never {
+        lease_config.ttl.as_duration()
+    } else {
+        lease_config.max_hold.unwrap_or(ENDLESS)
     }
 }
 

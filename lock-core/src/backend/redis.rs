@@ -9,13 +9,13 @@ use tokio::sync::Notify;
 use super::set::{self, SetOutcomes};
 use super::{AdminBackend, Backend, BackendStatus, Boxed, Renewal};
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::dialect::InvalidDialectReason;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockKey;
 use crate::telemetry::{LockCommand, ServerAddress};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::dialect::InvalidDialectReason;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
 
 mod abilities;
 mod access;
@@ -57,7 +57,7 @@ pub(crate) mod url;
 
 use client::RedisClient;
 pub(crate) use connect::connect;
-use dialects::{Dialects, Scheme};
+use dialects::Dialects;
 
 use confirmer::Confirmer;
 use native::NativeLocks;
@@ -100,7 +100,7 @@ impl RedisBackend {
         renewals: &[Renewal],
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
-        let is_native = |renewal: &Renewal| scheme(&renewal.key).is_none();
+        let is_native = |renewal: &Renewal| renewal.key.dialect().scheme().is_none();
         if renewals.iter().all(is_native) {
             return self.renew_native(renewals, limit).await;
         }
@@ -163,7 +163,8 @@ impl RedisBackend {
         release_requests: &[&ReleaseRequest],
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let is_native = |release_request: &&ReleaseRequest| scheme(&release_request.key).is_none();
+        let is_native =
+            |release_request: &&ReleaseRequest| release_request.key.dialect().scheme().is_none();
         if release_requests.iter().all(is_native) {
             return self.native.release_all(release_requests, limit).await;
         }
@@ -193,11 +194,6 @@ fn merge<T, A>(all: &[T], is_first: impl Fn(&T) -> bool, first: Vec<A>, second: 
     outcomes.collect()
 }
 
-/// Returns the scheme of a lock that is not native.
-fn scheme(key: &LockKey) -> Option<Scheme> {
-    Scheme::of(key.dialect())
-}
-
 fn command_of(release_request: &ReleaseRequest) -> LockCommand {
     match release_request.subject {
         ReleaseSubject::Guard | ReleaseSubject::ReportedGuard => LockCommand::Release,
@@ -219,7 +215,7 @@ impl Backend for RedisBackend {
         sent: &'a mut SentAcquires,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        match scheme(&sent.key) {
+        match sent.key.dialect().scheme() {
             None => Box::pin(async move {
                 let deadline = Deadline::after(Clock::System, limit);
                 let began = self.client.begin_command();
@@ -257,7 +253,7 @@ impl Backend for RedisBackend {
         mut sent: Vec<&'a mut SentAcquires>,
         limit: Duration,
     ) -> Boxed<'a, SetOutcomes> {
-        let is_native = |sent: &&mut SentAcquires| scheme(&sent.key).is_none();
+        let is_native = |sent: &&mut SentAcquires| sent.key.dialect().scheme().is_none();
         if self.confirmer.is_some() || !sent.iter().all(is_native) {
             return Box::pin(set::acquire_each(self, sent, limit));
         }
@@ -275,7 +271,7 @@ impl Backend for RedisBackend {
         release_requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
-        let is_native = |request: &&ReleaseRequest| scheme(&request.key).is_none();
+        let is_native = |request: &&ReleaseRequest| request.key.dialect().scheme().is_none();
         if !release_requests.iter().all(is_native) {
             return Box::pin(set::release_each(self, release_requests, limit));
         }
@@ -308,7 +304,7 @@ impl Backend for RedisBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
         let command = command_of(release_request);
-        match scheme(&release_request.key) {
+        match release_request.key.dialect().scheme() {
             None => Box::pin(async move {
                 let began = self.client.begin_command();
                 let result = self.native.release(release_request, limit).await;
@@ -327,7 +323,9 @@ impl Backend for RedisBackend {
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        scheme(key).is_none_or(|scheme| self.dialects.batches_releases(scheme))
+        key.dialect()
+            .scheme()
+            .is_none_or(|scheme| self.dialects.batches_releases(scheme))
     }
 
     fn release_all<'a>(

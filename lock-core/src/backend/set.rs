@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Backend;
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::Deadline;
+use lock_protocol::acquisition::{AcquireOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::Deadline;
 
 /// The outcomes of [`Backend::acquire_set`], one for each lock.
 pub(crate) type SetOutcomes = Vec<Option<Result<AcquireOutcome, LockError>>>;

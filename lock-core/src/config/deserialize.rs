@@ -9,9 +9,9 @@ use serde_core::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use super::manager_config::ManagerConfig;
 use super::overrides::Override;
 use super::{Handover, parse_duration};
-use crate::protocol::dialect::{Dialect, RedissonLock, ReleaseMethod};
-use crate::protocol::duration_text;
-use crate::protocol::nearest::nearest;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::duration_text;
+use lock_protocol::words::{WordVisitor, not_one_of};
 
 /// Implements `Deserialize` for a struct whose fields are options. A missing field and a null leave
 /// the default. An unknown field is an error.
@@ -79,18 +79,6 @@ deserialize_fields!(Override, "the times of an override", {
     max_hold: DurationText,
 });
 
-fn not_one_of(what: &str, word: &str, known: &[&str]) -> String {
-    let word: String = word.chars().take(40).collect();
-    if let Some(meant) = nearest(&word, known.iter().copied()) {
-        return format!("unknown {what} `{word}`; did you mean `{meant}`?");
-    }
-    let known: Vec<_> = known.iter().map(|known| format!("`{known}`")).collect();
-    format!(
-        "unknown {what} `{word}`; expected one of {}",
-        known.join(", ")
-    )
-}
-
 /// A duration as the attribute writes it.
 struct DurationText(Duration);
 
@@ -142,86 +130,6 @@ impl Visitor<'_> for DurationVisitor {
     fn visit_f64<E: Error>(self, number: f64) -> Result<DurationText, E> {
         // With a fraction also for whole numbers: `1.0`.
         Self::number(&format!("{number:?}"))
-    }
-}
-
-/// The names of the dialects, in the order of [`Dialect::ALL`].
-const DIALECTS: &[(&str, Dialect)] = &[
-    ("native", Dialect::Native),
-    ("setnx_expire", Dialect::SetnxExpire),
-    ("deadline_getset", Dialect::DeadlineGetset),
-    ("lua_setnx_expire", Dialect::LuaSetnxExpire),
-    (
-        "set_nx_px",
-        Dialect::SetNxPx {
-            release: ReleaseMethod::Script,
-        },
-    ),
-    (
-        "set_nx_px_watch_multi",
-        Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
-        },
-    ),
-    (
-        "set_nx_px_native",
-        Dialect::SetNxPx {
-            release: ReleaseMethod::Native,
-        },
-    ),
-    (
-        "set_nx_px_auto",
-        Dialect::SetNxPx {
-            release: ReleaseMethod::Auto,
-        },
-    ),
-    (
-        "redisson",
-        Dialect::Redisson {
-            lock: RedissonLock::Plain,
-        },
-    ),
-    (
-        "redisson_fenced",
-        Dialect::Redisson {
-            lock: RedissonLock::Fenced,
-        },
-    ),
-];
-
-/// Reads one of the words of a table.
-struct WordVisitor<T: 'static> {
-    what: &'static str,
-    words: &'static [(&'static str, T)],
-}
-
-impl<T: Copy> Visitor<'_> for WordVisitor<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the name of a {}", self.what)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        let known = self.words.iter().find(|(word, _)| *word == text);
-        if let Some((_, value)) = known {
-            return Ok(*value);
-        }
-        let words: Vec<_> = self.words.iter().map(|(word, _)| *word).collect();
-        Err(E::custom(not_one_of(self.what, text, &words)))
-    }
-}
-
-/// Deserializes the dialect from its name: `native`, `setnx_expire`, `deadline_getset`,
-/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_native`,
-/// `set_nx_px_auto`, `redisson` or `redisson_fenced`.
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
-impl<'de> Deserialize<'de> for Dialect {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(WordVisitor {
-            what: "dialect",
-            words: DIALECTS,
-        })
     }
 }
 
@@ -297,14 +205,5 @@ mod tests {
             let error = error(json);
             assert!(error.contains(message), "{error}");
         }
-    }
-
-    #[test]
-    fn every_dialect_has_a_name() {
-        let read: Vec<Dialect> = DIALECTS
-            .iter()
-            .map(|(name, _)| serde_json::from_str(&format!("\"{name}\"")).unwrap())
-            .collect();
-        assert_eq!(read, Dialect::ALL);
     }
 }

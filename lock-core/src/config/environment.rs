@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::manager_config::ManagerConfig;
 use super::parse_duration;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::nearest::nearest;
-use crate::protocol::wire::tidy;
 use crate::telemetry::{LockEvent, Reporter};
+use lock_protocol::nearest::nearest;
+use lock_protocol::wire::tidy;
 
 /// All variables of the library begin with this text.
 const VARIABLES: &str = "DISTRIBUTED_LOCK_";

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::protocol::wire::{MAX_LABEL, MAX_TAG, tidy};
 use crate::telemetry::{PanicSource, Reporter};
+use lock_protocol::wire::{MAX_LABEL, MAX_TAG, tidy};
 
 /// Between the label and the tag.
 const SEPARATOR: &str = " #";
@@ -48,7 +48,7 @@ impl fmt::Debug for HolderTag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::wire::label_tag;
+    use lock_protocol::wire::label_tag;
 
     #[test]
     fn tag_is_appended_in_visible_ascii() {

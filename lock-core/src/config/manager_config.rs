@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::overrides::Override;
 use super::{Handover, ManagerSettings};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::wire::tidy_label;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::wire::tidy_label;
 
 /// The configuration of a [`LockManager`](crate::LockManager). `None` leaves a setting as it is.
 ///

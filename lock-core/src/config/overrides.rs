@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{InvalidOverrideReason, LockError};
-use crate::protocol::ttl::{MIN_TTL, Ttl};
+use lock_protocol::ttl::{MIN_TTL, Ttl};
 
 /// Times for all locks of one template, such as `order:{order_id}`. They replace the times in the
 /// code, so that operators change them without a build.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::LockError;
 #[cfg(feature = "redis")]
 use super::provider::{OnPanic, ProviderError};
-use crate::protocol::acquisition::FailureClass;
+use lock_protocol::acquisition::FailureClass;
 #[cfg(feature = "redis")]
-use crate::protocol::redirect::Redirect;
+use lock_protocol::redirect::Redirect;
 
 /// Why a server, or the connection to it, failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

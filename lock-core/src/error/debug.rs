@@ -3,7 +3,7 @@
 use std::fmt::{self, Debug};
 
 use super::{BackendError, LockError, ShutdownIncomplete};
-use crate::protocol::error_line::write_line;
+use lock_protocol::error_line::write_line;
 
 /// Implements `Debug` for the variants of [`LockError`] that have named fields, or none.
 macro_rules! debug {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::clock::ServerMs;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::key::LockKey;
-use crate::protocol::wire::{MAX_LABEL, tidy, tidy_label};
+use lock_protocol::clock::ServerMs;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::LockKey;
+use lock_protocol::wire::{MAX_LABEL, tidy, tidy_label};
 
 const RENAME: &str = "remove the key, or use another name or prefix";
 const NEVER_TAKEN: &str = "let all services that share this key use one dialect, or use another \
@@ -143,7 +143,7 @@ pub(crate) fn is_deadline(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::key::LockName;
+    use lock_protocol::key::LockName;
 
     fn key() -> LockKey {
         LockKey::new("lock:", &LockName::from("a")).unwrap()

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::acquisition::ObservedHolder;
-use crate::protocol::kind::Kind;
-use crate::protocol::wire::label_tag;
+use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::kind::Kind;
+use lock_protocol::wire::label_tag;
 
 /// The holder of a lock that a request did not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +38,8 @@ impl Holder {
 
     /// Returns the holder as a caller with this kind sees it.
     pub(crate) fn seen_for(self, kind: Kind) -> Self {
-        let requested_permits = match kind {
-            Kind::Permits { of, .. } => Some(of),
-            Kind::Exclusive | Kind::Read => None,
-        };
         Self {
-            requested_permits,
+            requested_permits: kind.permits(),
             ..self
         }
     }

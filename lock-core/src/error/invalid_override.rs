@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::dialect::InvalidDialectReason;
+use lock_protocol::dialect::InvalidDialectReason;
 
 /// Why an [`Override`](crate::Override) is invalid, or does not fit a call. The message says what to
 /// change.

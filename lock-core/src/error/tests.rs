@@ -158,10 +158,7 @@ fn lost_error_names_the_reason() {
         "lock `lock:a` was lost while it was held: its longest hold ended; check the work that was done \
          under it"
     );
-    let revoked = LossReason::Revoked {
-        by: "ops@host".into(),
-        reason: Some("stuck import".into()),
-    };
+    let revoked = LossReason::revoked("ops@host".into(), Some("stuck import".into()));
     assert!(text(revoked).contains("was held: revoked by ops@host: stuck import; check"));
 }
 

@@ -7,8 +7,8 @@ use std::task::Poll;
 
 use super::{LockGuard, Lost};
 use crate::error::LockError;
-use crate::protocol::cleanup::ReleaseOutcome;
 use crate::runtime::reentrancy::BodyScope;
+use lock_protocol::cleanup::ReleaseOutcome;
 
 /// What a caller holds while its body runs.
 pub(crate) trait Holding {

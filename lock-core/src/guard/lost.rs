@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::protocol::clock::Clock;
 use crate::runtime::held_lock::HeldLock;
+use lock_protocol::clock::Clock;
 
 /// Completes when a lock is lost. Made by [`LockGuard::lost`](crate::LockGuard::lost) and
 /// [`LockWatch::lost`](crate::LockWatch::lost).

@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::{LockSet, LockSetLost};
 use crate::error::LockError;
 use crate::guard::LockGuard;
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
 use crate::request::SetMember;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::set::{self, SetPatience};
 use crate::runtime::waiter;
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
 
 /// A checked request for a set.
 pub(super) struct SetMembers {

@@ -9,11 +9,11 @@ use super::LockSet;
 use super::acquire::{self, SetMembers};
 use crate::error::LockError;
 use crate::guard;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::key::LockName;
-use crate::protocol::kind::{InvalidKindReason, Kind, MAX_NAMES};
-use crate::protocol::renew::Renew;
 use crate::request::LockRequest;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::LockName;
+use lock_protocol::kind::{InvalidKindReason, Kind, MAX_NAMES};
+use lock_protocol::renew::Renew;
 
 /// A request for several locks, of which the caller gets all or none. Made by
 /// [`LockManager::lock_all`](crate::LockManager::lock_all).

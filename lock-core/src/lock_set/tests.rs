@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::manager::LockManager;
-use crate::protocol::kind::{InvalidKindReason, Kind};
-use crate::protocol::renew::Renew;
+use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::renew::Renew;
 
 const SECOND: Duration = Duration::from_secs(1);
 

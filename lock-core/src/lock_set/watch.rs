@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::guard::{LockWatch, Lost};
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockName;
-use crate::protocol::loss::LossReason;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockName;
+use lock_protocol::loss::LossReason;
 
 /// Shows the state of a set of locks, for tasks that work under it and must not release it. Made by
 /// [`LockSet::watch`](crate::LockSet::watch).

@@ -7,9 +7,9 @@ use super::options::{OnContended, Options};
 use crate::error::LockError;
 use crate::lock_set::LockSet;
 use crate::manager::LockManager;
-use crate::protocol::key::LockName;
 use crate::runtime::inner::check_runtime;
 use crate::typed::Declaration;
+use lock_protocol::key::LockName;
 
 /// Takes the manager of `manager = ..`.
 #[must_use]
@@ -112,7 +112,7 @@ mod tests {
 
     use super::super::call::acquire_or_contended;
     use super::*;
-    use crate::protocol::key::InvalidNameReason;
+    use lock_protocol::key::InvalidNameReason;
 
     #[tokio::test(start_paused = true)]
     async fn contended_acquire_is_an_error_before_the_body_exists() {

@@ -7,11 +7,11 @@ use super::call::{Acquire, AcquireFuture};
 use super::options::Options;
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
-use crate::protocol::key::LockName;
 use crate::typed::{
     Declaration, DefaultMode, ExclusiveLock, Held, HeldMode, Lock, Read, ReadWriteLock, Write,
     prove,
 };
+use lock_protocol::key::LockName;
 
 /// Makes the declaration of a lock.
 #[must_use]

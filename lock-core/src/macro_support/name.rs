@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::protocol::key::{InvalidNameReason, LockName};
+use lock_protocol::key::{InvalidNameReason, LockName};
 
 /// One byte more than the longest name. A longer name is invalid, so it is not written to its end.
 const LONGER_THAN_ANY_NAME: usize = 1025;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::lock_set::LockSetRequest;
-use crate::protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
-use crate::protocol::renew::{MIN_RENEWAL, Renew};
-use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
 use crate::request::LockRequest;
+use lock_protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
+use lock_protocol::renew::{MIN_RENEWAL, Renew};
+use lock_protocol::ttl::{MAX_TTL, MIN_TTL};
 
 /// The durations and the kind of one annotated function. The attribute writes the given ones, and takes the
 /// others from [`DEFAULT`](Self::DEFAULT).

@@ -257,7 +257,7 @@ mod tests {
     use super::super::options::Options;
     use super::*;
     use crate::manager::LockManager;
-    use crate::protocol::renew::Renew;
+    use lock_protocol::renew::Renew;
 
     struct Dropped<'a>(&'a AtomicBool);
 

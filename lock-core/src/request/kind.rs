@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::LockRequest;
 use crate::error::LockError;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::kind::{InvalidKindReason, Kind};
 
 impl LockRequest {
     /// Sets the kind of the lock. The last call of this method, [`read`](Self::read),
@@ -123,11 +123,10 @@ pub(crate) struct RequestedKind {
 
 impl RequestedKind {
     fn set_weight(&mut self, new: u32) {
-        match &mut self.kind {
-            Kind::Permits { weight, .. } => *weight = new,
-            Kind::Exclusive | Kind::Read => {
-                self.reason = Some(InvalidKindReason::WeightWithoutPermits);
-            }
+        if let Kind::Permits { weight, .. } = &mut self.kind {
+            *weight = new;
+        } else {
+            self.reason = Some(InvalidKindReason::WeightWithoutPermits);
         }
     }
 

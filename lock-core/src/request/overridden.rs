@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::LockRequest;
 use crate::config::overrides::Override;
 use crate::error::{InvalidOverrideReason, LockError};
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
 
 impl LockRequest {
     /// Replaces the times by those of the override for this call, and checks them against the other
@@ -68,8 +68,8 @@ fn reason(error: &LockError, times: &Override, ttl: Duration) -> Option<InvalidO
 
 #[cfg(test)]
 mod tests {
-    use crate::protocol::renew::Renew;
     use crate::{InvalidOverrideReason, LockError, LockManager, Override};
+    use lock_protocol::renew::Renew;
 
     use std::time::Duration;
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::LockRequest;
 use crate::error::LockError;
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::{InvalidKindReason, Kind};
-use crate::protocol::lease::LeaseConfig;
 use crate::runtime::inner::ManagerInner;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::lease::LeaseConfig;
 
 /// A checked request for one lock of a set.
 pub(crate) struct SetMember {

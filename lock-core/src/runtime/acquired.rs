@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
-use crate::protocol::kind::{InvalidKindReason, Kind};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
+use lock_protocol::kind::{InvalidKindReason, Kind};
 
 /// An acquired lock, with the duty to release it.
 pub(crate) struct Acquired {

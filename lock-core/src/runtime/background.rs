@@ -19,12 +19,12 @@ use tokio::sync::Notify;
 
 use crate::backend::{Backend, WORKER_THREAD};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::Moment;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::sync::{Mutex, Process, catch, caught};
 use crate::telemetry::{PanicSource, Reporter};
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::clock::Moment;
 
 mod cleanup;
 mod context;

@@ -1,8 +1,8 @@
 //! An acquire that waits for a connection, before anything is registered or sent.
 
 use crate::error::LockError;
-use crate::protocol::clock::Moment;
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::clock::Moment;
 
 /// Counts an acquire that waits for a connection.
 pub(super) struct ConnectingAcquire<'a>(&'a ManagerInner);

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use crate::backend::Renewal;
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockKey;
-use crate::protocol::kind::Kind;
-use crate::protocol::lease::{Lease, LeaseAction, LeaseConfig, LeaseEnds};
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
 use crate::runtime::records::HoldRecord;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::{HoldEnd, LockEvent, Reporter};
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
+use lock_protocol::kind::Kind;
+use lock_protocol::lease::{Lease, LeaseAction, LeaseConfig, LeaseEnds};
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
 
 mod state;
 

@@ -9,15 +9,6 @@ use tokio::runtime::Handle;
 use crate::backend::Backend;
 use crate::config::ManagerSettings;
 use crate::error::{LockError, ShutdownIncomplete};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome};
-use crate::protocol::cleanup::{
-    AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
-};
-use crate::protocol::clock::Clock;
-use crate::protocol::dialect::{Dialect, InvalidDialectReason};
-use crate::protocol::key::LockKey;
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
@@ -27,6 +18,15 @@ use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
 use crate::sync::Process;
 use crate::telemetry::Reporter;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
+use lock_protocol::cleanup::{
+    AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
+};
+use lock_protocol::clock::Clock;
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::LockKey;
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
 
 /// Shared by all clones of a manager, its guards and its waiters.
 pub(crate) struct ManagerInner {

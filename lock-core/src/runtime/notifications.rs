@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::backend::NotificationSink;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
-use crate::protocol::mailbox::{Mailbox, Notification};
-use crate::protocol::owner_id::{OwnerId, ShortId};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
+use lock_protocol::mailbox::{Mailbox, Notification};
+use lock_protocol::owner_id::{OwnerId, ShortId};
 
 /// The mailbox of one waiter.
 #[derive(Debug, Default)]

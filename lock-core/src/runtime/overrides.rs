@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::config::overrides::Override;
-use crate::protocol::clock::Moment;
-use crate::protocol::nearest::nearest;
-use crate::protocol::wire::escaped;
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
+use lock_protocol::clock::Moment;
+use lock_protocol::nearest::nearest;
+use lock_protocol::wire::escaped;
 
 /// After this time, an override without a call is most likely misspelt. Jobs that run every few
 /// minutes have run by then.

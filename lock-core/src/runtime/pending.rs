@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
-use crate::protocol::acquisition::{
-    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Acquisition, DropAction,
-    NextAction, Patience, SentAcquires,
-};
-use crate::protocol::backoff::Jitter;
-use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockKey;
-use crate::protocol::kind::Kind;
-use crate::protocol::lease::Lease;
-use crate::protocol::lock_state::Purpose;
-use crate::protocol::loss::LossReason;
-use crate::protocol::mailbox::Notification;
-use crate::protocol::owner_id::OwnerId;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::{LocalPeers, Registrant};
 use crate::runtime::records::AcquireRecord;
 use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::{
+    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Acquisition, DropAction,
+    NextAction, Patience, SentAcquires,
+};
+use lock_protocol::backoff::Jitter;
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
+use lock_protocol::kind::Kind;
+use lock_protocol::lease::Lease;
+use lock_protocol::lock_state::Purpose;
+use lock_protocol::loss::LossReason;
+use lock_protocol::mailbox::Notification;
+use lock_protocol::owner_id::OwnerId;
 
 /// An acquisition that is cancelled when it is dropped, at any await.
 pub(crate) struct PendingAcquire {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::Moment;
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::Kind;
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::renew::Renew;
-use crate::protocol::ttl::Ttl;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::waiter;
 use crate::telemetry::{LockCommand, LockEvent};
+use lock_protocol::clock::Moment;
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::Kind;
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
 
 /// Readiness checks of several load balancers come at about the same time.
 const REUSED_FOR: Duration = Duration::from_secs(1);

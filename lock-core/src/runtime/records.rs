@@ -9,14 +9,14 @@ use std::time::Duration;
 use tracing::Span;
 
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockKey;
-use crate::protocol::kind::Kind;
 use crate::runtime::inner::ManagerInner;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::metrics::{self, GaugeUnit};
 use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, Reporter, span};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
+use lock_protocol::kind::Kind;
 
 /// An acquire in progress. Dropping it reports that the caller cancelled the acquire.
 pub(crate) struct AcquireRecord {

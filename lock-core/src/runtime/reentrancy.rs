@@ -12,10 +12,10 @@ use std::sync::Arc;
 use tokio::task::Id;
 use tracing::Span;
 
-use crate::protocol::kind::Kind;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::records::HoldRecord;
 use crate::telemetry::{PanicSource, span};
+use lock_protocol::kind::Kind;
 
 /// A lock whose body this thread is polling.
 struct Frame {

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::backend::set::SetOutcomes;
 use crate::error::LockError;
-use crate::protocol::acquisition::{Action, NextAction, Patience};
-use crate::protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
-use crate::protocol::clock::Moment;
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::connecting;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::waiter::{self, BoxedAcquire};
+use lock_protocol::acquisition::{Action, NextAction, Patience};
+use lock_protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
+use lock_protocol::clock::Moment;
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
 
 /// How long a set waits, and since when.
 #[derive(Clone, Copy, Debug)]

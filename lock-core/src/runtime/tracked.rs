@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
 use crate::runtime::held_lock::HeldLock;
 use crate::sync::Mutex;
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
 
 /// The locks that guards hold, and some that they have dropped.
 #[derive(Default)]

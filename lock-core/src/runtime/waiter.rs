@@ -1,4 +1,4 @@
-//! Acquires a lock: drives an [`Acquisition`](crate::protocol::acquisition::Acquisition) over the
+//! Acquires a lock: drives an [`Acquisition`](lock_protocol::acquisition::Acquisition) over the
 //! backend. All decisions are in that state machine; this module does its IO.
 
 use std::future::Future;
@@ -9,18 +9,6 @@ use std::time::Duration;
 
 use crate::backend::Renewal;
 use crate::error::LockError;
-use crate::protocol::acquisition::{
-    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
-    Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
-};
-use crate::protocol::cleanup::Validity;
-use crate::protocol::clock::Moment;
-use crate::protocol::key::LockKey;
-use crate::protocol::kind::{Group, Kind};
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::local_queue::Peers;
-use crate::protocol::mailbox::Notification;
-use crate::protocol::renew::Renew;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::connecting::connect;
 use crate::runtime::inner::{ManagerInner, check_runtime};
@@ -28,6 +16,18 @@ use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
 use crate::telemetry::{LockEvent, NotificationKind, NotificationUse};
+use lock_protocol::acquisition::{
+    AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
+    Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
+};
+use lock_protocol::cleanup::Validity;
+use lock_protocol::clock::Moment;
+use lock_protocol::key::LockKey;
+use lock_protocol::kind::{Group, Kind};
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::local_queue::Peers;
+use lock_protocol::mailbox::Notification;
+use lock_protocol::renew::Renew;
 
 mod downgrade;
 
@@ -415,7 +415,7 @@ impl PendingAcquire {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::acquisition::Acquisition;
+    use lock_protocol::acquisition::Acquisition;
 
     fn output_size<A, T>(_function: impl FnOnce(A) -> T) -> usize {
         size_of::<T>()

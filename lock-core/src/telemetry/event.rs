@@ -7,8 +7,8 @@ use super::labels::{
     NotificationKind, NotificationUse, PanicSource, ServerAddress,
 };
 use crate::error::LockError;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::loss::LossReason;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::loss::LossReason;
 
 /// An event of a manager. [`guide::telemetry`](crate::guide::telemetry) says which events become tracing
 /// events and metrics.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{KeyDisplay, OTHER};
-use crate::protocol::key::LockKey;
-use crate::protocol::kind::Kind;
-use crate::protocol::wire::escaped;
+use lock_protocol::key::LockKey;
+use lock_protocol::kind::Kind;
+use lock_protocol::wire::escaped;
 
 /// The lock that an event is about.
 #[derive(Clone, Copy)]
@@ -52,11 +52,7 @@ impl<'a> LockId<'a> {
     /// Returns the kind of the lock: `exclusive`, `read` or `permits`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self.kind {
-            Kind::Exclusive => "exclusive",
-            Kind::Read => "read",
-            Kind::Permits { .. } => "permits",
-        }
+        self.kind.word()
     }
 
     /// Returns the key with escaped control characters, for log lines.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::clock::Moment;
-use crate::protocol::key::LockKey;
 use crate::sync::Mutex;
+use lock_protocol::clock::Moment;
+use lock_protocol::key::LockKey;
 
 /// Callers of such a name wait for each other at each acquire. One line in a minute is enough to see it.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -40,8 +40,8 @@ impl Mismatches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::clock::Clock;
-    use crate::protocol::key::LockName;
+    use lock_protocol::clock::Clock;
+    use lock_protocol::key::LockName;
 
     fn key(name: &str) -> LockKey {
         LockKey::new("lock:", &LockName::from(name)).unwrap()

@@ -8,10 +8,10 @@ use tracing::Span;
 
 use super::mismatches::Mismatches;
 use super::{KeyDisplay, LockEvent, LockId, ObserverHandle, PanicSource, metrics, span, trace};
-use crate::protocol::clock::Moment;
-use crate::protocol::key::LockKey;
 use crate::stats::LockStats;
 use crate::sync::{Process, catch, panic_message};
+use lock_protocol::clock::Moment;
+use lock_protocol::key::LockKey;
 
 /// The counts of a manager, and the readers of its events.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use super::labels::{AcquireEnd, HoldEnd, LockId, ServerAddress};
 use super::trace::{ms, write};
 use super::{error_type, trace};
 use crate::error::LockError;
-use crate::protocol::fencing_token::FencingToken;
 use crate::sync::catch;
+use lock_protocol::fencing_token::FencingToken;
 
 /// Makes the span of an acquire. Returns `None` if no subscriber wants it.
 pub(crate) fn acquire(lock: LockId<'_>, server: Option<&ServerAddress>) -> Option<Span> {

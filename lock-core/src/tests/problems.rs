@@ -5,8 +5,8 @@ use std::path::Path;
 
 use tonic::Code;
 
-use crate::protocol::loss::LossReason;
 use crate::web::mapping::ProblemKind;
+use lock_protocol::loss::LossReason;
 
 #[test]
 fn problems_page_has_a_section_for_each_type() {
@@ -54,10 +54,7 @@ fn problems_page_has_a_section_for_each_type() {
 #[test]
 fn problems_page_has_a_row_for_each_reason_of_a_loss() {
     let page = include_str!("../../docs/problems.md");
-    let revoked = LossReason::Revoked {
-        by: "..".into(),
-        reason: None,
-    };
+    let revoked = LossReason::revoked("..".into(), None);
     for reason in [
         LossReason::Expired,
         LossReason::Removed,

@@ -11,14 +11,14 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
 use crate::backend::redis::{admin, reply};
-use crate::protocol::clock::ServerMs;
-use crate::protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
-use crate::protocol::kind::Kind;
-use crate::protocol::lock_state::{
+use lock_protocol::clock::ServerMs;
+use lock_protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
+use lock_protocol::kind::Kind;
+use lock_protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
     ReleaseCommand, RenewCommand, RenewReply,
 };
-use crate::protocol::wire::WireNotification;
+use lock_protocol::wire::WireNotification;
 
 mod grants;
 mod invariants;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::config::ManagerSettings;
 use crate::config::environment::SETTINGS;
 use crate::config::manager_config::ManagerConfig;
-use crate::protocol::key::MAX_PREFIX;
-use crate::protocol::ttl::{MAX_TTL, MIN_TTL};
-use crate::protocol::wire::MAX_LABEL;
+use lock_protocol::key::MAX_PREFIX;
+use lock_protocol::ttl::{MAX_TTL, MIN_TTL};
+use lock_protocol::wire::MAX_LABEL;
 
 /// Writes a duration as the attribute does.
 fn written(duration: Duration) -> String {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::protocol::key::LockName;
-use crate::protocol::kind::Kind;
 use crate::request::LockRequest;
+use lock_protocol::key::LockName;
+use lock_protocol::kind::Kind;
 
 /// A lock that is declared by a type. Derive it: `#[derive(Lock)]`.
 ///

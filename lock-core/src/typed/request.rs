@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::{Held, HeldMode, Lock, prove};
 use crate::error::LockError;
 use crate::guard;
-use crate::protocol::key::LockName;
-use crate::protocol::renew::Renew;
 use crate::request::LockRequest;
+use lock_protocol::key::LockName;
+use lock_protocol::renew::Renew;
 
 /// A request for a declared lock. Made by [`LockManager::hold`](crate::LockManager::hold),
 /// [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and

@@ -1,7 +1,7 @@
 use super::*;
 use crate::manager::LockManager;
-use crate::protocol::key::LockName;
-use crate::protocol::kind::Kind;
+use lock_protocol::key::LockName;
+use lock_protocol::kind::Kind;
 
 #[derive(Clone)]
 struct Order(u64);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::retry_after::until_free;
 use crate::error::LockError;
-use crate::protocol::key::InvalidNameReason;
+use lock_protocol::key::InvalidNameReason;
 
 /// The kind of a problem, as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Holders that overlap.
 
-use lock_core::Kind as LockKind;
+use lock_protocol::kind::Kind as LockKind;
 
 use super::{Run, Violation, ViolationKind};
 use crate::event::{Nanos, Validity};

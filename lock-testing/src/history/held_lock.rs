@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use lock_core::Kind as LockKind;
+use lock_protocol::kind::Kind as LockKind;
 
 use super::History;
 use crate::event::{Call, Event, Kind, Nanos, Validity};

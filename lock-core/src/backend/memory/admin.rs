@@ -6,14 +6,14 @@ use super::{MemoryBackend, endless_ms, server_ms};
 use crate::backend::admin::{ForceRequest, InspectDetail, ListReply, ListRequest, ListedLock};
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::glob;
-use crate::protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lock_state::{
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::glob;
+use lock_protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lock_state::{
     Env, ForceCommand, ForceGrant, ForceMode, ForceReply, ForceVerdict, LockState,
 };
-use crate::protocol::ttl::whole_millis;
+use lock_protocol::ttl::whole_millis;
 
 impl MemoryBackend {
     fn force_release_now(&self, request: &ForceRequest) -> (ReadTime, ForceReply) {

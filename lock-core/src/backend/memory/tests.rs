@@ -1,10 +1,10 @@
 use super::*;
 use crate::manager::LockManager;
-use crate::protocol::cleanup::ReleaseSubject;
-use crate::protocol::key::LockName;
-use crate::protocol::kind::Kind;
-use crate::protocol::owner_id::{OwnerId, ShortId};
-use crate::protocol::ttl::Ttl;
+use lock_protocol::cleanup::ReleaseSubject;
+use lock_protocol::key::LockName;
+use lock_protocol::kind::Kind;
+use lock_protocol::owner_id::{OwnerId, ShortId};
+use lock_protocol::ttl::Ttl;
 
 fn lease_config(renew: Renew) -> LeaseConfig {
     LeaseConfig {

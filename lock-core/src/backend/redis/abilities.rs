@@ -6,7 +6,7 @@ use redis::{RedisError, Value};
 
 use super::errors::{is_no_permission, is_unknown_command};
 use super::scripts::ScriptForm;
-use crate::protocol::dialect::ReleaseMethod;
+use lock_protocol::dialect::ReleaseMethod;
 
 /// The replies about the commands that check an owner are known.
 const COMMANDS_KNOWN: u8 = 1;
@@ -137,10 +137,11 @@ impl Abilities {
 
     /// Returns how this method checks the owner, or what to ask before.
     pub(super) fn owner_check(&self, release: ReleaseMethod) -> Result<OwnerCheck, OpenQuestion> {
-        match release {
-            ReleaseMethod::Script => return Ok(OwnerCheck::Script),
-            ReleaseMethod::WatchMulti => return Ok(OwnerCheck::Transaction),
-            ReleaseMethod::Native | ReleaseMethod::Auto => {}
+        if release == ReleaseMethod::WatchMulti {
+            return Ok(OwnerCheck::Transaction);
+        }
+        if !release.asks_server() {
+            return Ok(OwnerCheck::Script);
         }
         if !self.has(COMMANDS_KNOWN) {
             return Err(OpenQuestion::Commands);

@@ -14,8 +14,8 @@ use crate::config::ManagerSettings;
 use crate::config::endpoint::{Endpoint, EndpointAddress};
 use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::wire::tidy_label;
 use crate::telemetry::{ConnectionKind, Reporter};
+use lock_protocol::wire::tidy_label;
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
 const LIBRARY: &str = "lock-core(redis-rs)";

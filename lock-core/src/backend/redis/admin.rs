@@ -9,13 +9,13 @@ use super::scripts::{FORCE_RELEASE, INSPECT};
 use crate::backend::admin::{ForceRequest, ForeignValues, InspectDetail, ListReply, ListRequest};
 use crate::backend::{AdminBackend, Boxed};
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::inspection::{
+use crate::telemetry::LockCommand;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::inspection::{
     INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, ReadTime, SeenKey,
 };
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
-use crate::telemetry::LockCommand;
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
 
 mod list;
 mod redisson;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 
 /// The pause after a temporary error. A server that loads its data, for example, is asked again soon.
 pub(super) const AFTER_ERROR: Duration = Duration::from_secs(1);

@@ -25,17 +25,17 @@ use super::sharded::SlotChannels;
 use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
 use crate::error::foreign_key;
-use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::key::LockKey;
 use crate::telemetry::Reporter;
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::LockKey;
 
 use crate::config::ManagerSettings;
-use crate::protocol::unconfirmed::Unconfirmed;
-use crate::protocol::wire;
 use crate::sync::Mutex;
+use lock_protocol::unconfirmed::Unconfirmed;
+use lock_protocol::wire;
 
 mod batch;
 

@@ -13,11 +13,11 @@ use crate::backend::admin::AdminBackend;
 use crate::backend::set::SetOutcomes;
 use crate::backend::{Backend, BackendStatus, Boxed, Renewal};
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::key::LockKey;
 use crate::telemetry::ServerAddress;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::key::LockKey;
 
 mod admin;
 mod batch;
@@ -97,7 +97,7 @@ async fn release_one(
     request: &ReleaseRequest,
     limit: Duration,
 ) -> Result<ReleaseOutcome, LockError> {
-    let mut may_drop = super::scheme(&request.key).is_none();
+    let mut may_drop = request.key.dialect().scheme().is_none();
     let mut has_freed = false;
     let mut unconfirmed = None;
     let mut call = RoutedCall::begin_grant(nodes, &request.key, limit);
@@ -259,7 +259,9 @@ impl Backend for ClusterBackend {
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        super::scheme(key).is_none_or(super::Scheme::releases_by_script)
+        key.dialect()
+            .scheme()
+            .is_none_or(lock_protocol::dialect::Scheme::releases_by_script)
     }
 
     fn release_all<'a>(

@@ -20,10 +20,10 @@ use super::reply::unexpected;
 use crate::backend::Renewal;
 use crate::config::confirm::Confirm;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{Origin, RenewOutcome};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::ttl::whole_millis;
 use crate::sync::Mutex;
+use lock_protocol::acquisition::{Origin, RenewOutcome};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::ttl::whole_millis;
 
 type ConfirmedRenewals = Vec<Result<RenewOutcome, LockError>>;
 

@@ -24,8 +24,8 @@ use crate::backend::{Backend, NotificationSink};
 use crate::config::ManagerSettings;
 use crate::config::server::{Security, ServerPlace, SharedProvider};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
 use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Deadline};
 
 /// Makes the backends of single servers. They share the login, the settings and the sinks.
 pub(super) struct NodeMaker {

@@ -16,10 +16,10 @@ use super::report::ConnectionReport;
 use super::transport::Transport;
 use super::transport::frames::{self, is_error, text_range};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::Origin;
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
-use crate::protocol::unconfirmed::ANY_PROCESS;
+use lock_protocol::acquisition::Origin;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use lock_protocol::unconfirmed::ANY_PROCESS;
 
 use crate::sync::Mutex;
 

@@ -19,11 +19,11 @@ use super::report::ConnectionReport;
 use super::scripts::Script;
 use super::transport::Transport;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::clock_sync::ClockSync;
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::sync::Mutex;
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::clock_sync::ClockSync;
+use lock_protocol::dialect::{Dialect, ReleaseMethod};
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.

@@ -16,11 +16,11 @@ use super::errors::{MAX_ERROR_TEXT, lock_error};
 use crate::config::credentials::{CredentialFuture, Credentials};
 use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::wire::tidy;
 use crate::sync::{Mutex, Process, catch, caught};
 use crate::telemetry::{LockEvent, PanicSource, Reporter};
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::wire::tidy;
 
 /// The shortest pause between two renewals, for credentials that are almost or entirely expired.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);

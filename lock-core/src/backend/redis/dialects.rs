@@ -11,10 +11,10 @@ use super::reply::unexpected;
 use crate::backend::Renewal;
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::dialect::{CLOCK_TOLERANCE, Dialect, RedissonLock, ReleaseMethod};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::dialect::{CLOCK_TOLERANCE, Dialect, ReleaseMethod, Scheme};
 
 mod acquire;
 mod by_server;
@@ -32,49 +32,6 @@ pub(super) use deadline::SharedDeadlines;
 use owner::Owners;
 use redisson::RedissonLocks;
 use watch_multi::WatchMulti;
-
-/// The dialects that are not native. Decides how a lock is acquired, renewed and released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
-    SetnxExpire,
-    DeadlineGetset,
-    LuaSetnxExpire,
-    SetNxPx(ReleaseMethod),
-    Redisson(RedissonLock),
-}
-
-impl Scheme {
-    /// Returns the scheme of a dialect; `None` for the native one.
-    pub(super) fn of(dialect: Dialect) -> Option<Self> {
-        match dialect {
-            Dialect::Native => None,
-            Dialect::SetnxExpire => Some(Self::SetnxExpire),
-            Dialect::DeadlineGetset => Some(Self::DeadlineGetset),
-            Dialect::LuaSetnxExpire => Some(Self::LuaSetnxExpire),
-            Dialect::SetNxPx { release } => Some(Self::SetNxPx(release)),
-            Dialect::Redisson { lock } => Some(Self::Redisson(lock)),
-        }
-    }
-
-    /// Returns whether a release is a single script that may be sent twice.
-    pub(super) fn releases_by_script(self) -> bool {
-        match self {
-            Self::SetnxExpire
-            | Self::LuaSetnxExpire
-            | Self::SetNxPx(ReleaseMethod::Script)
-            | Self::Redisson(_) => true,
-            Self::DeadlineGetset | Self::SetNxPx(_) => false,
-        }
-    }
-
-    /// Returns the method that depends on the commands of the server.
-    fn method_of_server(self) -> Option<ReleaseMethod> {
-        match self {
-            Self::SetNxPx(release) if release.asks_server() => Some(release),
-            _ => None,
-        }
-    }
-}
 
 pub(super) struct Dialects {
     client: Arc<RedisClient>,
@@ -165,7 +122,7 @@ impl Dialects {
         renewals: &[Renewal],
         limit: Duration,
     ) -> Vec<Result<RenewOutcome, LockError>> {
-        let scheme = |renewal: &Renewal| Scheme::of(renewal.key.dialect());
+        let scheme = |renewal: &Renewal| renewal.key.dialect().scheme();
         let mut groups: [Vec<Renewal>; 5] = Default::default();
         let group = |renewal: &Renewal| match scheme(renewal) {
             Some(Scheme::DeadlineGetset) => 0,
@@ -212,7 +169,7 @@ impl Dialects {
             Scheme::SetNxPx(ReleaseMethod::WatchMulti) => {
                 self.release_in_transaction(release_request, limit).await
             }
-            Scheme::SetNxPx(ReleaseMethod::Native | ReleaseMethod::Auto) => {
+            Scheme::SetNxPx(release) if release.asks_server() => {
                 let deadline = Deadline::after(Clock::System, limit);
                 let connection = self.client.connection_for(release_request, limit).await?;
                 let requests = [release_request];
@@ -226,9 +183,7 @@ impl Dialects {
             }
             Scheme::DeadlineGetset => self.deadlines.release(release_request, limit).await,
             Scheme::Redisson(_) => self.redisson.release(release_request, limit).await,
-            Scheme::SetnxExpire
-            | Scheme::LuaSetnxExpire
-            | Scheme::SetNxPx(ReleaseMethod::Script) => {
+            Scheme::SetnxExpire | Scheme::LuaSetnxExpire | Scheme::SetNxPx(_) => {
                 self.owners.release(release_request, limit).await
             }
         }
@@ -253,7 +208,7 @@ impl Dialects {
         limit: Duration,
     ) -> Vec<Result<ReleaseOutcome, LockError>> {
         let scheme = |release_request: &&ReleaseRequest| {
-            let scheme = Scheme::of(release_request.key.dialect());
+            let scheme = release_request.key.dialect().scheme();
             scheme.unwrap_or(Scheme::SetNxPx(ReleaseMethod::Script))
         };
         let mut schemes = release_requests.iter().map(scheme);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use redis::{ErrorKind, RedisConnectionInfo, RedisError};
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::redirect::Redirect;
-use crate::protocol::wire::{MAX_LABEL, tidy};
+use lock_protocol::redirect::Redirect;
+use lock_protocol::wire::{MAX_LABEL, tidy};
 
 /// The longest text of a server that an error or a log line contains.
 pub(super) const MAX_ERROR_TEXT: usize = 300;

@@ -20,11 +20,11 @@ use super::node::Node;
 use super::reply::micros_of;
 use super::scripts::ScriptForm;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::Clock;
-use crate::protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
-use crate::protocol::unconfirmed::ANY_PROCESS;
-use crate::protocol::wire::{MAX_LABEL, tidy};
 use crate::telemetry::{ConnectionKind, LockEvent};
+use lock_protocol::clock::Clock;
+use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use lock_protocol::unconfirmed::ANY_PROCESS;
+use lock_protocol::wire::{MAX_LABEL, tidy};
 
 mod preparation;
 mod version;

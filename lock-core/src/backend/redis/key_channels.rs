@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channels::{ChannelLimits, ChannelPhase, Channels, Listener};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::key::{LockKey, key_of_channel};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::key::{LockKey, key_of_channel};
 
 /// A waiter polls at least each second. Redisson unsubscribes when its last thread stops to wait, and subscribes
 /// again for the next one.

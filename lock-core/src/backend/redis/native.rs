@@ -14,16 +14,16 @@ use super::scripts::{ACQUIRE, DROP, RELEASE, RENEW};
 use crate::backend::Renewal;
 use crate::config::ManagerSettings;
 use crate::error::LockError;
-use crate::protocol::acquisition::{
+use lock_protocol::acquisition::{
     AcquireOutcome, Failure, RenewOutcome, ReplyTimes, SendContext, SentAcquires,
 };
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::kind::Kind;
-use crate::protocol::lock_state::Purpose;
-use crate::protocol::poll_schedule;
-use crate::protocol::ttl::whole_millis;
-use crate::protocol::wire::Mode;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::kind::Kind;
+use lock_protocol::lock_state::Purpose;
+use lock_protocol::poll_schedule;
+use lock_protocol::ttl::whole_millis;
+use lock_protocol::wire::Mode;
 
 mod set;
 

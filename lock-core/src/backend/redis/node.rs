@@ -10,8 +10,8 @@ use super::place::NodeAddress;
 #[cfg(feature = "sentinel")]
 use super::sentinel::SentinelWatch;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Moment};
 use crate::telemetry::ServerAddress;
+use lock_protocol::clock::{Clock, Moment};
 
 /// One server, as connections see it.
 #[derive(Debug)]

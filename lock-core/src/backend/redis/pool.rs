@@ -19,11 +19,11 @@ use tokio::sync::{Notify, oneshot};
 use super::connection::Connection;
 use super::connector::Connector;
 use crate::error::LockError;
-use crate::protocol::acquisition::Origin;
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::clock::{Clock, Moment};
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 use crate::telemetry::Reporter;
+use lock_protocol::acquisition::Origin;
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::clock::{Clock, Moment};
 
 /// A connection that lived this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(1);

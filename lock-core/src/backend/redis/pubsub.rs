@@ -20,11 +20,11 @@ use super::errors::lock_error;
 use super::key_channels;
 use super::node::Node;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::mailbox::Notification;
-use crate::protocol::wire::WireNotification;
 use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse};
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::mailbox::Notification;
+use lock_protocol::wire::WireNotification;
 
 /// A connection that breaks silently is detected after at most this and the command timeout.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);

@@ -1,6 +1,6 @@
 //! The backend for locks that a majority of independent servers holds.
 //!
-//! Each server has its own connections and clock. The state machines of [`crate::protocol::quorum`] decide;
+//! Each server has its own connections and clock. The state machines of [`lock_protocol::quorum`] decide;
 //! this backend sends what they say to the servers, side by side, and passes the replies. Waiters poll:
 //! there is no queue, because no server knows the order of all waiters.
 
@@ -18,17 +18,17 @@ use crate::backend::admin::AdminBackend;
 use crate::backend::{Backend, BackendStatus, Boxed, Renewal};
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
-use crate::protocol::dialect::{Dialect, InvalidDialectReason};
-use crate::protocol::key::LockKey;
-use crate::protocol::lease;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::quorum::majority;
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::LockKey;
+use lock_protocol::lease;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::quorum::majority;
 
 mod admin;
 mod attempt;

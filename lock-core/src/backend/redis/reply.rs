@@ -5,10 +5,10 @@ use std::str::FromStr;
 use redis::{FromRedisValue, Value};
 
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::ServerMs;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::FoundText;
-use crate::protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
+use lock_protocol::clock::ServerMs;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::inspection::FoundText;
+use lock_protocol::lock_state::{AcquireReply, RawHolder, ReleaseReply, RenewReply, Verdict};
 
 mod dialects;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::client::RedisClient;
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Moment};
 use crate::telemetry::{ConnectionKind, LockCommand, LockEvent, Reporter, ServerAddress};
+use lock_protocol::clock::{Clock, Moment};
 
 /// Reports the begin and the end of one connection.
 #[derive(Clone, Debug)]

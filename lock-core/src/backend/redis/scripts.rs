@@ -5,7 +5,7 @@ use std::sync::{LazyLock, OnceLock};
 use redis::Cmd;
 
 use super::command::CommandWriter;
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
+use lock_protocol::dialect::{Dialect, ReleaseMethod, Scheme};
 
 /// The marks of shared parts in a script's source, and the parts, in the order in which they are
 /// inserted: a part contains the marks of later ones.
@@ -278,19 +278,17 @@ pub(crate) static REDISSON_FORCE_RELEASE: LazyLock<Script> =
 /// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
 /// text once.
 pub(crate) fn of(dialect: Dialect, is_sharded: bool) -> Vec<&'static Script> {
-    match dialect {
-        Dialect::Native => vec![ACQUIRE.of(is_sharded), RELEASE.of(is_sharded), &RENEW],
-        Dialect::SetnxExpire => vec![&OWNER_RENEW, &OWNER_RELEASE, &OWNER_REPAIR],
-        Dialect::DeadlineGetset => vec![&DEADLINE_ACQUIRE, &DEADLINE_RENEW, &DEADLINE_RELEASE],
-        Dialect::LuaSetnxExpire => vec![&SETNX_EXPIRE, &OWNER_RENEW, &OWNER_RELEASE],
-        Dialect::SetNxPx {
-            release: ReleaseMethod::Script,
-        } => vec![&OWNER_RENEW, &OWNER_RELEASE],
-        Dialect::Redisson { .. } => vec![&REDISSON_ACQUIRE, &REDISSON_RENEW, &REDISSON_RELEASE],
+    match dialect.scheme() {
+        None => vec![ACQUIRE.of(is_sharded), RELEASE.of(is_sharded), &RENEW],
+        Some(Scheme::SetnxExpire) => vec![&OWNER_RENEW, &OWNER_RELEASE, &OWNER_REPAIR],
+        Some(Scheme::DeadlineGetset) => {
+            vec![&DEADLINE_ACQUIRE, &DEADLINE_RENEW, &DEADLINE_RELEASE]
+        }
+        Some(Scheme::LuaSetnxExpire) => vec![&SETNX_EXPIRE, &OWNER_RENEW, &OWNER_RELEASE],
+        Some(Scheme::SetNxPx(ReleaseMethod::Script)) => vec![&OWNER_RENEW, &OWNER_RELEASE],
+        Some(Scheme::Redisson(_)) => vec![&REDISSON_ACQUIRE, &REDISSON_RENEW, &REDISSON_RELEASE],
         // `Auto` loads its scripts when it knows that it needs them.
-        Dialect::SetNxPx {
-            release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,
-        } => Vec::new(),
+        Some(Scheme::SetNxPx(_)) => Vec::new(),
     }
 }
 

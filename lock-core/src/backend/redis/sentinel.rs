@@ -16,12 +16,12 @@ use super::dial::SharedTls;
 use super::node::{Node, is_replica};
 use super::place::{Login, NodeAddress, SentinelPlace};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::primary::{
-    Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
-};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::primary::{
+    Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
+};
 
 mod discovery;
 mod link;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::channels::{ChannelLimits, Channels, Listener};
-use crate::protocol::key::LockKey;
-use crate::protocol::route::{HashSlot, channel_tag, slot_of};
 use crate::telemetry::Reporter;
+use lock_protocol::key::LockKey;
+use lock_protocol::route::{HashSlot, channel_tag, slot_of};
 
 mod reader;
 

@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 
 use super::context::WorkerContext;
 use crate::error::LockError;
-use crate::protocol::acquisition::Failure;
-use crate::protocol::cleanup::{
-    Cleanup, CleanupStep, GiveUpReason, ReleaseOutcome, ReleaseRequest, ReleaseSubject,
-    ShutdownWaits,
-};
-use crate::protocol::clock::Moment;
 use crate::sync::Mutex;
 use crate::telemetry::metrics::OpenCleanups;
 use crate::telemetry::{CleanupEnd, CleanupOperation, LockEvent, PanicSource};
+use lock_protocol::acquisition::Failure;
+use lock_protocol::cleanup::{
+    Cleanup, CleanupStep, GiveUpReason, ReleaseOutcome, ReleaseRequest, ReleaseSubject,
+    ShutdownWaits,
+};
+use lock_protocol::clock::Moment;
 
 mod queue;
 

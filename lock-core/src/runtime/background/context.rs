@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::backend::Backend;
-use crate::protocol::clock::Moment;
 use crate::runtime::notifications::Notifications;
 use crate::sync::{assert_no_mutex_held, caught};
 use crate::telemetry::{PanicSource, Reporter};
+use lock_protocol::clock::Moment;
 
 /// The context that all tasks of the background worker share.
 pub(super) struct WorkerContext {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::{BATCH, WorkerState};
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::clock::Moment;
-use crate::protocol::lease::LeaseAction;
-use crate::protocol::lease::RETRY;
 use crate::runtime::held_lock::HeldLock;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::clock::Moment;
+use lock_protocol::lease::LeaseAction;
+use lock_protocol::lease::RETRY;
 
 /// Leases that were taken out of the schedule. The drop puts those without an outcome back,
 /// whatever happens to their renewal.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::protocol::clock::Moment;
-use crate::protocol::owner_id::OwnerId;
 use crate::runtime::held_lock::HeldLock;
+use lock_protocol::clock::Moment;
+use lock_protocol::owner_id::OwnerId;
 
 #[derive(Default)]
 pub(super) struct Schedule {

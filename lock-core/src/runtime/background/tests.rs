@@ -3,16 +3,16 @@ use std::sync::atomic::AtomicUsize;
 use super::renewal::batches;
 use super::*;
 use crate::backend::{AdminBackend, BackendStatus, Boxed, Renewal};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Moment, ServerMs};
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::kind::Kind;
-use crate::protocol::lease::{Lease, LeaseConfig};
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::renew::Renew;
-use crate::protocol::ttl::Ttl;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use lock_protocol::clock::{Clock, Moment, ServerMs};
+use lock_protocol::dialect::{Dialect, ReleaseMethod};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::Kind;
+use lock_protocol::lease::{Lease, LeaseConfig};
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
 
 /// A backend that panics at the first call of each kind, and works after that.
 #[derive(Default)]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::clock::{Clock, Moment};
+use lock_protocol::clock::{Clock, Moment};
 
 /// Without a timer that counts suspension, a wakeup this often notices it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
@@ -63,9 +63,9 @@ mod boottime {
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
 
-    use crate::protocol::clock::Moment;
+    use lock_protocol::clock::Moment;
 
-    /// A timer of `CLOCK_BOOTTIME`, which [`Clock::System`](crate::protocol::clock::Clock) reads.
+    /// A timer of `CLOCK_BOOTTIME`, which [`Clock::System`](lock_protocol::clock::Clock) reads.
     pub(super) struct BoottimeTimer(AsyncFd<OwnedFd>);
 
     impl BoottimeTimer {

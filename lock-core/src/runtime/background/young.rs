@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::protocol::clock::Moment;
 use crate::runtime::held_lock::HeldLock;
 use crate::sync::Mutex;
+use lock_protocol::clock::Moment;
 
 /// Enough that callers on many cores seldom meet.
 const SHARDS: usize = 16;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::task::Waker;
 
-use crate::protocol::lease::Lease;
-use crate::protocol::loss::LossReason;
 use crate::telemetry::Reporter;
+use lock_protocol::lease::Lease;
+use lock_protocol::loss::LossReason;
 
 #[derive(Debug)]
 pub(super) struct HeldState {

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::clock::Moment;
-use crate::protocol::mailbox::Grant;
+use lock_protocol::clock::Moment;
+use lock_protocol::mailbox::Grant;
 
 fn waiter(notifications: &Arc<Notifications>, owner_id: OwnerId) -> LocalPeers {
     notifications.register_acquire(owner_id, "k".into(), Registrant::Waiter)

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{drive, lease_kind};
 use crate::error::LockError;
-use crate::protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience};
-use crate::protocol::cleanup::ReleaseOutcome;
-use crate::protocol::kind::Kind;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
+use lock_protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience};
+use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::kind::Kind;
 
 /// Makes an exclusive lock a read lock, under its owner id.
 ///

@@ -2,7 +2,7 @@
 
 use super::*;
 
-use crate::protocol::wire::Mode;
+use lock_protocol::wire::Mode;
 
 /// A late copy of a poll does not name the entry before it, so an owner may have two in the queue. The second grant
 /// has the shorter lease.

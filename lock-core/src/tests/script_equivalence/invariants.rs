@@ -3,10 +3,10 @@
 
 use super::*;
 
-use crate::protocol::kind::Group;
-use crate::protocol::lock_state::LockState;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{GroupValue, Member, Ownership};
+use lock_protocol::kind::Group;
+use lock_protocol::lock_state::LockState;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::wire::{GroupValue, Member, Ownership};
 
 /// A release keeps the key up to this long after the last lease.
 const AFTER_LAST_LEASE_MS: u64 = 10;

@@ -7,12 +7,12 @@ use redis::{Cmd, Value};
 use test_support::{FrozenClock, RedisServer};
 
 use crate::backend::redis::scripts::{Script, ScriptForm};
-use crate::protocol::clock::ServerMs;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::inspection::{KeyContent, SeenKey};
-use crate::protocol::lock_state::{Expiring, KeyValue, LockState};
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::{EntryKind, QueueEntry};
+use lock_protocol::clock::ServerMs;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::inspection::{KeyContent, SeenKey};
+use lock_protocol::lock_state::{Expiring, KeyValue, LockState};
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::wire::{EntryKind, QueueEntry};
 
 /// The server with the scripts.
 pub(super) struct Server {

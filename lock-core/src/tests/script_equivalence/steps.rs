@@ -4,7 +4,7 @@ use super::*;
 
 use proptest::collection::vec;
 
-use crate::protocol::wire::Mode;
+use lock_protocol::wire::Mode;
 
 #[derive(Clone, Debug)]
 pub(super) enum Step {

@@ -1,6 +1,6 @@
 //! Readers, writers and permits.
 
-use lock_core::Kind as LockKind;
+use lock_protocol::kind::Kind as LockKind;
 
 use super::*;
 

@@ -11,14 +11,14 @@ use super::super::errors::{is_wrong_type, lock_error};
 use super::super::reply::{server_time, unexpected};
 use crate::backend::admin::{ListReply, ListRequest, ListedLock};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::dialect::Dialect;
-use crate::protocol::glob;
-use crate::protocol::inspection::{
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::dialect::Dialect;
+use lock_protocol::glob;
+use lock_protocol::inspection::{
     FoundText, InspectReply, KeyContent, ListCursor, ReadTime, SeenMembers,
 };
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::wire::SHARED;
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::wire::SHARED;
 
 /// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a
 /// millisecond. With 5,000 keys the list is a tenth faster, and each call blocks the server ten times

@@ -10,12 +10,12 @@ use super::super::scripts::{REDISSON_FORCE_RELEASE, REDISSON_INSPECT};
 use super::reply;
 use crate::backend::admin::{ForceRequest, ListedLock};
 use crate::error::LockError;
-use crate::protocol::dialect::Dialect;
-use crate::protocol::inspection::{InspectReply, KeyContent, ReadTime};
-use crate::protocol::key::{LockKey, LockName};
-use crate::protocol::lock_state::{ForceMode, ForceReply};
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::wire::PlainOwner;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::inspection::{InspectReply, KeyContent, ReadTime};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lock_state::{ForceMode, ForceReply};
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::wire::PlainOwner;
 
 /// Returns whether the key is that of a lock of Redisson.
 pub(super) fn is_redisson(key: &LockKey) -> bool {

@@ -4,10 +4,10 @@ use redis::Value;
 
 use super::super::reply::{Parts, ScriptReply, unexpected};
 use crate::error::LockError;
-use crate::protocol::inspection::{
+use lock_protocol::inspection::{
     INSPECTED_MEMBERS, InspectReply, KeyContent, ReadTime, SeenMember, SeenMembers,
 };
-use crate::protocol::lock_state::{ForceGrant, ForceReply, ForceVerdict};
+use lock_protocol::lock_state::{ForceGrant, ForceReply, ForceVerdict};
 
 /// Reads the reply of the script that inspects a lock.
 pub(crate) fn inspect(reply: Value) -> Result<ScriptReply<InspectReply>, LockError> {

@@ -11,11 +11,11 @@ use crate::backend::redis::errors::is_unknown_script;
 use crate::backend::redis::reply::ScriptReply;
 use crate::backend::redis::scripts::Script;
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::key::LockKey;
-use crate::protocol::loss::LossReason;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::key::LockKey;
+use lock_protocol::loss::LossReason;
 
 impl RedisClient {
     /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time

@@ -8,9 +8,9 @@ use super::{ClusterBackend, routed};
 use crate::backend::Boxed;
 use crate::backend::admin::{AdminBackend, ForceRequest, InspectDetail, ListReply, ListRequest};
 use crate::error::LockError;
-use crate::protocol::inspection::{InspectReply, ListCursor, ReadTime};
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::ForceReply;
+use lock_protocol::inspection::{InspectReply, ListCursor, ReadTime};
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::ForceReply;
 
 impl AdminBackend for ClusterBackend {
     fn inspect<'a>(

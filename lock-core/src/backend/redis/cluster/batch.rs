@@ -11,8 +11,8 @@ use super::super::errors::timed_out;
 use super::call::{is_about_route, wait_connected};
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::LockError;
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::key::LockKey;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::key::LockKey;
 
 /// The items of a batch, as indexes.
 pub(super) struct Groups {

@@ -7,10 +7,10 @@ use super::super::RedisBackend;
 use super::super::place::NodeAddress;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::key::LockKey;
-use crate::protocol::redirect::{Destination, Redirect};
-use crate::protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::key::LockKey;
+use lock_protocol::redirect::{Destination, Redirect};
+use lock_protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
 
 /// How long a call waits for a connection to a node that seems to be down, before it asks for the owner again.
 const CONNECTING: Duration = Duration::from_millis(100);

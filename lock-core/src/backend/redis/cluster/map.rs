@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::super::place::NodeAddress;
-use crate::protocol::route::{HashSlot, SLOTS};
+use lock_protocol::route::{HashSlot, SLOTS};
 
 /// Slots in a row that one node owns.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,12 +17,12 @@ use super::super::sharded;
 use super::map::OwnedRange;
 use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::key::LockKey;
-use crate::protocol::redirect::Destination;
-use crate::protocol::route::{HashSlot, SlotMap, slot_of};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::key::LockKey;
+use lock_protocol::redirect::Destination;
+use lock_protocol::route::{HashSlot, SlotMap, slot_of};
 
 /// One node: the server itself, and the same server for keys that are on their way to it.
 pub(in crate::backend::redis) struct ClusterNode {

@@ -15,9 +15,9 @@ use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::backoff::Jitter;
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::redirect::Destination;
+use lock_protocol::backoff::Jitter;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::redirect::Destination;
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);

@@ -12,10 +12,10 @@ use super::{ClusterBackend, RoutedCall, release_all, routed};
 use crate::backend::Backend;
 use crate::backend::set::{SetOutcomes, is_held};
 use crate::error::LockError;
-use crate::protocol::acquisition::SentAcquires;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::key::LockKey;
+use lock_protocol::acquisition::SentAcquires;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::key::LockKey;
 
 /// Returns how many of the first items have keys in the slot of the first one.
 fn run_length<T>(items: &[T], key: impl Fn(&T) -> &LockKey) -> usize {

@@ -8,10 +8,10 @@ use crate::backend::redis::connection::Connection;
 use crate::backend::redis::reply::{self, DialectReply};
 use crate::backend::redis::scripts::Script;
 use crate::error::LockError;
-use crate::protocol::acquisition::SentAcquires;
-use crate::protocol::clock::{Clock, Moment, ServerMs};
-use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::fencing_token::FencingToken;
+use lock_protocol::acquisition::SentAcquires;
+use lock_protocol::clock::{Clock, Moment, ServerMs};
+use lock_protocol::clock_sync::NotAfter;
+use lock_protocol::fencing_token::FencingToken;
 
 /// The result of an acquire script.
 pub(super) struct ScriptAcquire {

@@ -10,11 +10,11 @@ use crate::backend::Renewal;
 use crate::backend::redis::abilities::OwnerCheck;
 use crate::backend::redis::connection::Connection;
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
-use crate::protocol::key::LockKey;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::dialect::{Dialect, ReleaseMethod};
+use lock_protocol::key::LockKey;
 
 /// The outcomes of a batch; those that are still `None` need another method.
 type Open<T> = Vec<Option<Result<T, LockError>>>;

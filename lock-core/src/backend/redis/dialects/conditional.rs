@@ -18,13 +18,13 @@ use crate::backend::redis::errors::{
 };
 use crate::backend::redis::reply::{server_time, unexpected};
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::dialect::ReleaseMethod;
-use crate::protocol::key::LockKey;
-use crate::protocol::loss::LossReason;
-use crate::protocol::ttl::whole_millis;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::dialect::ReleaseMethod;
+use lock_protocol::key::LockKey;
+use lock_protocol::loss::LossReason;
+use lock_protocol::ttl::whole_millis;
 
 pub(super) struct Conditionals {
     client: Arc<RedisClient>,

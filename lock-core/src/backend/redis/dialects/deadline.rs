@@ -13,14 +13,14 @@ use crate::backend::redis::errors::timed_out;
 use crate::backend::redis::reply::{self, ScriptReply};
 use crate::backend::redis::scripts::{DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, ServerMs};
-use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::dialect::CLOCK_TOLERANCE;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::ttl::whole_millis;
 use crate::sync::Mutex;
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, ServerMs};
+use lock_protocol::clock_sync::NotAfter;
+use lock_protocol::dialect::CLOCK_TOLERANCE;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::ttl::whole_millis;
 
 /// The time between the deadline and the expiry of the key. Until the key expires, no client of
 /// this library takes the lock over: the clock of its holder may be behind.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use crate::error::foreign_key;
-use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder};
-use crate::protocol::clock::{Moment, ServerMs};
-use crate::protocol::dialect::CLOCK_TOLERANCE;
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::RawHolder;
-use crate::protocol::poll_schedule::HolderExpiry;
+use lock_protocol::acquisition::{AcquireOutcome, ObservedHolder};
+use lock_protocol::clock::{Moment, ServerMs};
+use lock_protocol::dialect::CLOCK_TOLERANCE;
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::RawHolder;
+use lock_protocol::poll_schedule::HolderExpiry;
 
 /// The state of the key that an acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(super) fn expect_deadline(
     if !is_of_this_library || remaining.is_none() {
         return Err(foreign_key::owner(
             key,
-            &crate::protocol::wire::tidy_label(text),
+            &lock_protocol::wire::tidy_label(text),
         ));
     }
     Ok(outcome)
@@ -139,8 +139,8 @@ fn held_by_another(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::dialect::{Dialect, ReleaseMethod};
-    use crate::protocol::key::LockName;
+    use lock_protocol::dialect::{Dialect, ReleaseMethod};
+    use lock_protocol::key::LockName;
 
     const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
     const PLAIN: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";

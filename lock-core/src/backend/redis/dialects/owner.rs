@@ -15,15 +15,15 @@ use crate::backend::redis::errors::is_wrong_type;
 use crate::backend::redis::reply::{self, ScriptReply, server_time, unexpected};
 use crate::backend::redis::scripts::{OWNER_RELEASE, OWNER_RENEW, OWNER_REPAIR, SETNX_EXPIRE};
 use crate::error::LockError;
-use crate::protocol::acquisition::{
+use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::{
     AcquireOutcome, Failure, FailureClass, RenewOutcome, SentAcquires,
 };
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::poll_schedule::HolderExpiry;
-use crate::telemetry::LockEvent;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::clock_sync::NotAfter;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::poll_schedule::HolderExpiry;
 
 /// The bytes of a value that are read: more than any owner of this library has.
 pub(super) const VALUE_LIMIT: usize = 200;

@@ -8,10 +8,10 @@ use crate::backend::redis::client::RedisClient;
 use crate::backend::redis::reply::{self, ScriptReply};
 use crate::backend::redis::scripts::Script;
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::ttl::whole_millis;
-use crate::protocol::wire::PlainOwner;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::ttl::whole_millis;
+use lock_protocol::wire::PlainOwner;
 
 /// Writes the holders of a manager.
 #[derive(Clone)]

@@ -19,14 +19,14 @@ use crate::backend::redis::connection::Connection;
 use crate::backend::redis::reply::{self, ReleaseMessage};
 use crate::backend::redis::scripts::{REDISSON_ACQUIRE, REDISSON_RELEASE, REDISSON_RENEW};
 use crate::error::{LockError, foreign_key};
-use crate::protocol::acquisition::{AcquireOutcome, ObservedHolder, RenewOutcome, SentAcquires};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::dialect::RedissonLock;
-use crate::protocol::key::LockKey;
-use crate::protocol::poll_schedule::HolderExpiry;
 use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::{AcquireOutcome, ObservedHolder, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::clock_sync::NotAfter;
+use lock_protocol::dialect::RedissonLock;
+use lock_protocol::key::LockKey;
+use lock_protocol::poll_schedule::HolderExpiry;
 
 pub(super) struct RedissonLocks {
     client: Arc<RedisClient>,

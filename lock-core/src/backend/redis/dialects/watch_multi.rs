@@ -16,14 +16,14 @@ use crate::backend::redis::errors::{is_wrong_type, timed_out};
 use crate::backend::redis::pool::Pool;
 use crate::backend::redis::reply::{server_time, unexpected};
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::key::LockKey;
-use crate::protocol::loss::LossReason;
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::ttl::whole_millis;
 use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::key::LockKey;
+use lock_protocol::loss::LossReason;
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::ttl::whole_millis;
 
 pub(super) struct WatchMulti {
     client: Arc<RedisClient>,

@@ -11,8 +11,8 @@ use crate::backend::redis::errors::{
 use crate::backend::redis::node::Node;
 use crate::backend::redis::scripts::{self, Script, ScriptForm};
 use crate::error::LockError;
-use crate::protocol::dialect::{Dialect, ReleaseMethod};
 use crate::telemetry::LockEvent;
+use lock_protocol::dialect::{Dialect, ReleaseMethod};
 
 /// The dialect whose scripts `ReleaseMethod::Auto` needs when it uses scripts.
 const SCRIPTED: Dialect = Dialect::SetNxPx {

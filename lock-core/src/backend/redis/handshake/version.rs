@@ -2,7 +2,7 @@
 
 use crate::backend::redis::node::Node;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::wire::{MAX_LABEL, tidy};
+use lock_protocol::wire::{MAX_LABEL, tidy};
 
 /// The first version with `SET` with `PXAT`, which the scripts need in each form.
 const OLDEST: (u32, u32) = (6, 2);

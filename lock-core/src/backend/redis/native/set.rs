@@ -11,14 +11,14 @@ use super::super::scripts::{ACQUIRE_ALL, RELEASE_ALL, Script};
 use super::{NativeLocks, released};
 use crate::backend::set::SetOutcomes;
 use crate::error::LockError;
-use crate::protocol::acquisition::{
+use lock_protocol::acquisition::{
     AcquireOutcome, Failure, ReplyTimes, SendContext, SentAcquires, SentCopy,
 };
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::clock_sync::NotAfter;
-use crate::protocol::key::LockKey;
-use crate::protocol::poll_schedule;
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::clock_sync::NotAfter;
+use lock_protocol::key::LockKey;
+use lock_protocol::poll_schedule;
 
 /// What acquire_all.lua replied.
 enum SetReply {

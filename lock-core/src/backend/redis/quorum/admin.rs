@@ -11,11 +11,11 @@ use super::{QuorumBackend, QuorumServers};
 use crate::backend::Boxed;
 use crate::backend::admin::{AdminBackend, ForceRequest, InspectDetail, ListReply, ListRequest};
 use crate::error::LockError;
-use crate::protocol::acquisition::ObservedHolder;
-use crate::protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime, SeenKey};
-use crate::protocol::key::LockKey;
-use crate::protocol::lock_state::{ForceReply, ForceVerdict};
-use crate::protocol::owner_id::OwnerId;
+use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime, SeenKey};
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::{ForceReply, ForceVerdict};
+use lock_protocol::owner_id::OwnerId;
 
 impl QuorumServer {
     fn admin(&self) -> &dyn AdminBackend {

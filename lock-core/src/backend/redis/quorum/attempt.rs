@@ -13,21 +13,21 @@ use super::server::{AcquireOrder, AcquireVote, Admission, RaiseKind, SentOrigins
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::backend::Renewal;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{
+use crate::sync::assert_no_mutex_held;
+use lock_protocol::acquisition::{
     AcquireOutcome, Failure, FailureClass, NO_ORIGIN, ObservedHolder, SentAcquires,
 };
-use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::{Clock, Deadline, Moment};
-use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::owner_id::{OwnerId, ShortId};
-use crate::protocol::poll_schedule::HolderExpiry;
-use crate::protocol::quorum::{
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::owner_id::{OwnerId, ShortId};
+use lock_protocol::poll_schedule::HolderExpiry;
+use lock_protocol::quorum::{
     BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
 };
-use crate::protocol::ttl::whole_millis;
-use crate::protocol::unconfirmed::Unconfirmed;
-use crate::sync::assert_no_mutex_held;
+use lock_protocol::ttl::whole_millis;
+use lock_protocol::unconfirmed::Unconfirmed;
 
 /// How long an attempt that failed waits for the replies to its cancels. Then the background worker goes on. Short,
 /// because a wait may end this much late.

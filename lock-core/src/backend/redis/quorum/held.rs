@@ -7,10 +7,10 @@ use super::attempt::lasting;
 use super::server::{AcquireOrder, SentOrigins, ServerStanding};
 use crate::backend::Renewal;
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::loss::LossReason;
-use crate::protocol::quorum::{QuorumLease, RenewalRound, majority};
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::loss::LossReason;
+use lock_protocol::quorum::{QuorumLease, RenewalRound, majority};
 
 /// The number of the round in which a lease is granted.
 pub(super) const FIRST_ROUND: u64 = 0;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::protocol::clock::Moment;
-use crate::protocol::clock_sync::UNKNOWN_RUN_ID;
+use lock_protocol::clock::Moment;
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 
 /// The server tells its uptime in whole seconds, by two readings of a clock that are each rounded down.
 const UPTIME_STEP: Duration = Duration::from_secs(1);

@@ -13,10 +13,10 @@ use super::server::{QuorumServer, SentOrigins};
 use super::{QuorumServers, local_ms};
 use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use crate::protocol::clock::{Clock, Deadline, ServerMs};
-use crate::protocol::quorum::{QuorumRelease, ReleaseRound, majority};
-use crate::protocol::ttl::{MIN_TTL, Ttl};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use lock_protocol::clock::{Clock, Deadline, ServerMs};
+use lock_protocol::quorum::{QuorumRelease, ReleaseRound, majority};
+use lock_protocol::ttl::{MIN_TTL, Ttl};
 
 type ReleaseResults = Vec<Result<ReleaseOutcome, LockError>>;
 

@@ -12,11 +12,11 @@ use super::held::{FIRST_ROUND, HeldQuorum};
 use super::server::{AcquireVote, Admission, QuorumServer, RaiseKind, ServerStanding};
 use crate::backend::{Backend, Renewal};
 use crate::error::LockError;
-use crate::protocol::acquisition::RenewOutcome;
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::loss::LossReason;
-use crate::protocol::quorum::{QuorumAction, ServerLease};
+use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::loss::LossReason;
+use lock_protocol::quorum::{QuorumAction, ServerLease};
 
 /// A follow-up of a renewal, at one server.
 #[derive(Clone, Copy)]

@@ -8,7 +8,6 @@ use super::super::RedisBackend;
 use super::super::client::server_error;
 use super::super::command::CommandWriter;
 use super::super::connection::Connection;
-use super::super::dialects::Scheme;
 use super::super::errors::timed_out;
 use super::super::reply::{self, ScriptReply, text_of};
 use super::super::scripts::{ACQUIRE, RAISE};
@@ -16,19 +15,18 @@ use super::quarantine::{Quarantine, SeenProcess};
 use super::unreleased::Unreleased;
 use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::acquisition::{
-    AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, SentAcquires,
-};
-use crate::protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::key::LockKey;
-use crate::protocol::lease::LeaseConfig;
-use crate::protocol::lock_state::{AcquireReply, RenewReply};
-use crate::protocol::owner_id::OwnerId;
-use crate::protocol::quorum::ServerLease;
 use crate::sync::Mutex;
 use crate::telemetry::LockCommand;
+use lock_protocol::acquisition::{AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, SentAcquires};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::dialect::Scheme;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::lock_state::{AcquireReply, RenewReply};
+use lock_protocol::owner_id::OwnerId;
+use lock_protocol::quorum::ServerLease;
 
 /// How often a server may reply that a command came late, or that more dead waiters are to be removed.
 const ACQUIRE_TRIES: u8 = 5;
@@ -215,7 +213,7 @@ impl QuorumServer {
     ) -> Result<AcquireVote, LockError> {
         let connection = self.admit(admission, deadline.left()).await?;
         order.origins.set(number, connection.origin);
-        match Scheme::of(order.key.dialect()) {
+        match order.key.dialect().scheme() {
             None => self.acquire_native(order, &connection, deadline).await,
             Some(scheme) => {
                 self.acquire_plain(scheme, order, &connection, deadline)
@@ -412,7 +410,7 @@ impl QuorumServer {
     ) -> Result<ReleaseOutcome, LockError> {
         let client = &self.backend.client;
         let began = client.begin_command();
-        let result = match Scheme::of(request.key.dialect()) {
+        let result = match request.key.dialect().scheme() {
             None => self.backend.native.release(request, limit).await,
             Some(scheme) => self.backend.dialects.release(scheme, request, limit).await,
         };

@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 use super::server::QuorumServer;
 use crate::backend::Backend;
-use crate::protocol::acquisition::Failure;
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::cleanup::ReleaseRequest;
-use crate::protocol::clock::{Clock, Moment};
-use crate::protocol::owner_id::OwnerId;
 use crate::sync::Mutex;
+use lock_protocol::acquisition::Failure;
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::owner_id::OwnerId;
 
 /// One pipeline of this length occupies the server for about a millisecond.
 const MAX_BATCH: usize = 100;
@@ -149,9 +149,9 @@ pub(super) async fn repeat(server: Arc<QuorumServer>, command_timeout: Duration)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::cleanup::ReleaseSubject;
-    use crate::protocol::key::{LockKey, LockName};
-    use crate::protocol::ttl::Ttl;
+    use lock_protocol::cleanup::ReleaseSubject;
+    use lock_protocol::key::{LockKey, LockName};
+    use lock_protocol::ttl::Ttl;
 
     const TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -4,9 +4,9 @@ use redis::Value;
 
 use super::{Parts, ScriptReply, unexpected};
 use crate::error::LockError;
-use crate::protocol::fencing_token::FencingToken;
-use crate::protocol::lock_state::RawHolder;
-use crate::protocol::loss::LossReason;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::lock_state::RawHolder;
+use lock_protocol::loss::LossReason;
 
 /// Reads whether the caller owned a lock of another dialect.
 pub(crate) fn was_owner(reply: Value) -> Result<ScriptReply<bool>, LockError> {

@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use super::SentinelWatch;
 use super::link::{REPLY, SentinelLink};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::{Clock, Deadline};
-use crate::protocol::primary::{KnownPrimary, PrimaryChoice, choose};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::primary::{KnownPrimary, PrimaryChoice, choose};
 
 impl SentinelWatch {
     /// Asks all known Sentinels. After the first reply, the others have as long as a question takes: one of them

@@ -16,8 +16,8 @@ use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::clock::Clock;
-use crate::protocol::primary::{Announcement, ListedSentinel};
+use lock_protocol::clock::Clock;
+use lock_protocol::primary::{Announcement, ListedSentinel};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";

@@ -20,10 +20,10 @@ use super::super::pubsub::{
 use super::super::transport::frames::reply_len;
 use super::SlotChannels;
 use crate::error::{BackendErrorKind, LockError};
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::clock::{Clock, Moment};
 use crate::sync::caught;
 use crate::telemetry::{ConnectionKind, LockEvent, PanicSource};
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::clock::{Clock, Moment};
 
 /// A connection that lived this long did not break because of what is sent on it.
 const STEADY: Duration = Duration::from_secs(1);

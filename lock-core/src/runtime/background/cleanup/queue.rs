@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::protocol::backoff::{Backoff, Jitter};
-use crate::protocol::cleanup::Cleanup;
-use crate::protocol::clock::Moment;
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::cleanup::Cleanup;
+use lock_protocol::clock::Moment;
 
 /// The releases in one pipeline: enough to make the round trip cheap, few enough for the server to
 /// serve other clients in between.

@@ -1,0 +1,220 @@
+//! A caller that waits: when it polls, and what it has learned so far.
+
+use std::time::Duration;
+
+use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
+use super::{AcquireFailure, AcquireResult, Action, Busy, Connectivity, Failure, FailureClass};
+use super::{ObservedHolder, Peers};
+use crate::backoff::{Backoff, Jitter};
+use crate::clock::Moment;
+use crate::local_queue::{LocalPosition, ObservedExpiry};
+use crate::poll_schedule::{HolderExpiry, PollSchedule};
+
+/// How long a waiter waits, after the end of its wait, for the confirmation that it has left the queue.
+/// After that the background worker continues.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(150);
+
+/// The state of a caller that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Waiting<E> {
+    started: Moment,
+    deadline: Moment,
+    poll_schedule: PollSchedule,
+    backoff: Backoff,
+    connectivity: Connectivity,
+    observed: Option<Observed>,
+    /// In a box, because most waiters have none.
+    last_failure: Option<Box<(E, Moment)>>,
+}
+
+/// What the last reply said.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Observed {
+    /// The lock has a holder, and the waiter has a rank if there is a queue.
+    Busy {
+        holder: Option<ObservedHolder>,
+        rank: Option<u64>,
+    },
+    /// The lock is free, behind more dead waiters than one call removes.
+    DeadWaiters,
+}
+
+impl<E: Failure> Waiting<E> {
+    pub(super) fn new(
+        started: Moment,
+        deadline: Moment,
+        retry_interval: Duration,
+        mut jitter: Jitter,
+    ) -> Self {
+        Self {
+            started,
+            deadline,
+            backoff: Backoff::new(jitter.fork()),
+            poll_schedule: PollSchedule::new(started, retry_interval, jitter),
+            connectivity: Connectivity::Up,
+            observed: None,
+            last_failure: None,
+        }
+    }
+
+    /// Returns the end of the wait, or a little more to find out whether a key gets its expiry.
+    pub(super) fn ends_at(&self, no_expiry: &NoExpiry) -> Moment {
+        let latest = no_expiry.latest(self.deadline.plus(NO_EXPIRY_LIMIT));
+        latest.map_or(self.deadline, |latest| self.deadline.max(latest))
+    }
+
+    pub(super) fn left(&self, no_expiry: &NoExpiry, now: Moment) -> Duration {
+        self.ends_at(no_expiry).since(now)
+    }
+
+    /// Returns the time limit for leaving the queue; `None` when the background worker has to do it.
+    pub(super) fn cancel_limit(&self, now: Moment) -> Option<Duration> {
+        let left = self.deadline.plus(NO_EXPIRY_LIMIT).since(now);
+        let limit = CANCEL_TIMEOUT.min(left);
+        (self.is_connected() && !limit.is_zero()).then_some(limit)
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.connectivity == Connectivity::Up
+    }
+
+    pub(super) fn is_poll_due(&self, now: Moment) -> bool {
+        self.is_connected() && now >= self.poll_schedule.next()
+    }
+
+    pub(super) fn next_wait(&self, no_expiry: &NoExpiry) -> Action {
+        let ends_at = self.ends_at(no_expiry);
+        match self.connectivity {
+            Connectivity::Up => Action::Wait {
+                until: self.poll_schedule.next().min(ends_at),
+            },
+            // Without a connection the waiter cannot poll.
+            Connectivity::Down => Action::Reconnect { until: ends_at },
+        }
+    }
+
+    /// Records the end of a poll, with or without a reply.
+    pub(super) fn on_poll_end(&mut self, now: Moment) {
+        self.poll_schedule.end_poll(now);
+    }
+
+    /// Records a reply that the lock is busy.
+    pub(super) fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) {
+        self.last_failure = None;
+        self.backoff.reset();
+        let is_notified = matches!(busy.holder_expiry, HolderExpiry::Notified { .. });
+        let local_position = if is_notified || busy.rank.is_some() {
+            let token = busy.holder.as_ref().and_then(|holder| holder.token);
+            let ends = busy.holder_expiry.ends();
+            let observed_expiry = ends.map(|holder_expires_at| ObservedExpiry {
+                at: now,
+                holder_expires_at,
+            });
+            peers.enter(observed_expiry, token)
+        } else {
+            LocalPosition::First
+        };
+        self.poll_schedule.on_reply(
+            now,
+            busy.rank.unwrap_or(0),
+            busy.holder_expiry,
+            busy.poll,
+            local_position,
+        );
+        self.observed = Some(Observed::Busy {
+            holder: busy.holder,
+            rank: busy.rank,
+        });
+    }
+
+    /// Records that the lock is free, and that the server has removed a hundred dead waiters.
+    pub(super) fn on_more(&mut self) {
+        self.last_failure = None;
+        self.observed = Some(Observed::DeadWaiters);
+    }
+
+    /// Records a poll without a reply. `limit` was its time limit.
+    pub(super) fn on_failed_poll(
+        &mut self,
+        failure: E,
+        limit: Duration,
+        command_timeout: Duration,
+        connectivity: Connectivity,
+        now: Moment,
+    ) {
+        self.connectivity = connectivity;
+        self.record_failure(failure, limit, command_timeout, now);
+        let pause = self.backoff.pause();
+        self.poll_schedule.at_once(now.plus(pause));
+    }
+
+    /// Records a failure for the caller, unless it says less than what is known. A poll that timed
+    /// out only because the wait ended says less than a holder or an earlier failure. A timeout also
+    /// says less than a failure that the server returned a moment ago.
+    pub(super) fn record_failure(
+        &mut self,
+        failure: E,
+        limit: Duration,
+        command_timeout: Duration,
+        now: Moment,
+    ) {
+        let has_result = self.observed.is_some() || self.last_failure.is_some();
+        let known = self.last_failure.as_deref();
+        let has_recent_cause = known.is_some_and(|(known, at)| {
+            known.class() != FailureClass::TimedOut
+                && now.since(*at) < command_timeout.saturating_mul(2)
+        });
+        let says_less = limit < command_timeout && has_result || has_recent_cause;
+        if !(failure.class() == FailureClass::TimedOut && says_less) {
+            self.last_failure = Some(Box::new((failure, now)));
+        }
+    }
+
+    pub(super) fn on_connected(&mut self) {
+        self.connectivity = Connectivity::Up;
+    }
+
+    pub(super) fn on_head(&mut self, now: Moment, holder_expires_at: Moment) {
+        self.poll_schedule.is_head(now, holder_expires_at);
+    }
+
+    pub(super) fn on_first(&mut self, now: Moment, observed: Option<ObservedExpiry>) {
+        self.poll_schedule.is_first(now, observed);
+    }
+
+    pub(super) fn poll_at_once(&mut self, now: Moment) {
+        self.poll_schedule.at_once(now);
+    }
+
+    /// Returns the result at the end of the wait.
+    pub(super) fn time_out(&mut self, now: Moment) -> AcquireResult<E> {
+        if let Some(last_failure) = self.last_failure.take() {
+            let (failure, _) = *last_failure;
+            return AcquireResult::Failed(AcquireFailure::Backend(failure));
+        }
+        let (holder, rank) = match self.observed.take() {
+            Some(Observed::DeadWaiters) => {
+                return AcquireResult::Failed(AcquireFailure::DeadWaiters);
+            }
+            Some(Observed::Busy { holder, rank }) => (holder, rank),
+            None => (None, None),
+        };
+        AcquireResult::TimedOut {
+            waited: now.since(self.started),
+            holder,
+            rank,
+        }
+    }
+
+    /// Forgets what only an error would report, for the model: it has no effect on the next step.
+    #[cfg(test)]
+    pub(super) fn forget_reports(&mut self) {
+        if let Some(Observed::Busy { holder, rank }) = &mut self.observed {
+            *holder = None;
+            *rank = None;
+        }
+        if let Some((_, at)) = self.last_failure.as_deref_mut() {
+            *at = Moment::from_millis(0);
+        }
+    }
+}

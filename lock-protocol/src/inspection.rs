@@ -1,0 +1,202 @@
+//! What a reader of a lock finds: the content of its key, and its queue.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use crate::clock::ServerMs;
+use crate::lock_state::RawHolder;
+
+/// The most waiters that one inspection returns.
+pub const INSPECTED_WAITERS: usize = 100;
+
+/// The most members of a shared lock that one inspection returns. A holder of several permits has as many
+/// members, at most 256.
+pub const INSPECTED_MEMBERS: usize = 512;
+
+/// When a backend read a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadTime {
+    /// On the clock by which the backend counts leases.
+    pub server_ms: ServerMs,
+    pub system: SystemTime,
+}
+
+impl ReadTime {
+    /// The time of a server, which counts from the epoch.
+    pub fn of_server(server_us: u64) -> Self {
+        let since_epoch = Duration::from_micros(server_us);
+        let system = SystemTime::UNIX_EPOCH.checked_add(since_epoch);
+        Self {
+            server_ms: ServerMs::from_micros(server_us),
+            system: system.unwrap_or(SystemTime::UNIX_EPOCH),
+        }
+    }
+}
+
+/// The longest value that a script returns and compares, in bytes.
+pub(crate) const LONGEST_VALUE: usize = 200;
+
+/// The content of a lock's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyContent {
+    Free,
+    /// A string: a lock, or a value that another client wrote.
+    Text(FoundText),
+    /// A value that is not a string.
+    OtherType {
+        /// Its Redis type.
+        kind: String,
+        /// Identifies the value; empty where it is not known.
+        digest: String,
+    },
+}
+
+/// The string in a lock's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundText {
+    pub holder: RawHolder,
+    /// The first bytes of the value. Another client may write a value that is not text.
+    pub bytes: Vec<u8>,
+}
+
+impl FoundText {
+    /// Takes a value of which some bytes more may be known than the scripts return.
+    pub fn new(remaining_ms: Option<u64>, mut bytes: Vec<u8>) -> Self {
+        bytes.truncate(LONGEST_VALUE);
+        let value = String::from_utf8_lossy(&bytes).into_owned();
+        Self {
+            holder: RawHolder {
+                remaining_ms,
+                value,
+            },
+            bytes,
+        }
+    }
+}
+
+/// A member of a shared lock: one reader, or one permit of a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenMember {
+    /// `<owner id> <number> <label>`, or the same after a `-`.
+    pub text: String,
+    /// The rest of its lease. `None` for a lock in memory that lasts as long as its guard.
+    pub remaining_ms: Option<u64>,
+}
+
+/// The members of a shared lock that are alive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeenMembers {
+    /// How many there are.
+    pub total: u64,
+    /// Those whose leases end first.
+    pub first: Vec<SeenMember>,
+}
+
+/// What a reader has seen in a key, for a later command that compares it. The time to the expiry is not
+/// a part of it, because each renewal changes it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SeenKey {
+    Free,
+    /// The first bytes of a string.
+    Text(Vec<u8>),
+    /// A value that is not a string.
+    OtherType {
+        kind: String,
+        digest: String,
+    },
+}
+
+impl SeenKey {
+    pub fn of(content: &KeyContent) -> Self {
+        match content {
+            KeyContent::Free => Self::Free,
+            KeyContent::Text(found) => Self::Text(found.bytes.clone()),
+            KeyContent::OtherType { kind, digest } => Self::OtherType {
+                kind: kind.clone(),
+                digest: digest.clone(),
+            },
+        }
+    }
+
+    /// Returns whether one atomic command may act on a key with this content. A value that is not a string
+    /// is compared by its digest in a second command.
+    pub(crate) fn admits(&self, content: &KeyContent) -> bool {
+        match (self, content) {
+            (Self::Free, KeyContent::Free) => true,
+            (Self::Text(seen), KeyContent::Text(found)) => *seen == found.bytes,
+            (Self::OtherType { kind: seen, .. }, KeyContent::OtherType { kind, .. }) => {
+                seen == kind
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether this is a hash without a digest, so that another one looks the same.
+    pub fn is_unidentified(&self) -> bool {
+        matches!(self, Self::OtherType { kind, digest } if kind == "hash" && digest.is_empty())
+    }
+
+    /// Returns the digest of a value that is not a string, if it is known.
+    pub fn digest(&self) -> Option<&str> {
+        match self {
+            Self::OtherType { digest, .. } if !digest.is_empty() => Some(digest),
+            _ => None,
+        }
+    }
+}
+
+/// Without the value: it has the owner id, and a client that knows it can release the lock.
+impl fmt::Debug for SeenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Free => "Free",
+            Self::Text(_) => "Text(..)",
+            Self::OtherType { .. } => "OtherType(..)",
+        })
+    }
+}
+
+/// One lock, as a single read-only command finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InspectReply {
+    pub time: ReadTime,
+    pub content: KeyContent,
+    /// How many entries the queue has.
+    pub total: u64,
+    /// The first entries of the queue, in the order of arrival. Another version may have written
+    /// them.
+    pub entries: Vec<String>,
+    /// Those of a shared lock; none for all other contents.
+    pub members: SeenMembers,
+}
+
+impl InspectReply {
+    /// The reply for a lock of which nothing is stored.
+    pub fn of_nothing(time: ReadTime) -> Self {
+        Self {
+            time,
+            content: KeyContent::Free,
+            total: 0,
+            entries: Vec::new(),
+            members: SeenMembers::default(),
+        }
+    }
+}
+
+/// Where the next part of a list begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListCursor {
+    /// On a server: its cursor, and the names that it returned beyond the limit of the last part.
+    Scan {
+        /// `None` when the server has returned all keys.
+        next: Option<u64>,
+        pending: Vec<String>,
+    },
+    /// In memory: the last name.
+    After(String),
+    /// In a cluster: the number of the node in the order of the addresses, and the place on that node.
+    Node {
+        index: usize,
+        within: Option<Box<ListCursor>>,
+    },
+}

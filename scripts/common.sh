@@ -27,14 +27,6 @@ installed_toolchain() {
   rustup toolchain list 2>/dev/null | sed -n "s/^\(${1//./\\.}[-.][^ ]*\).*/\1/p" | head -n 1
 }
 
-# The packages that ./scripts/test-apps tests, and ./scripts/test leaves out.
-# shellcheck disable=SC2034 # The scripts that read this file use it.
-app_packages=(flash-sale frameworks lock-cli lockctl-tests)
-
-# The package that ./scripts/topologies tests, and ./scripts/test leaves out.
-# shellcheck disable=SC2034
-topologies_package=topologies
-
 # Runs `cargo test` with a server: run_tests ARGUMENT...
 run_tests() {
   ./scripts/ensure-server

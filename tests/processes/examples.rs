@@ -1,6 +1,5 @@
 //! Runs every example and checks its output.
 
-mod assets;
 mod beside_redisson;
 mod check_my_redis;
 mod cluster;

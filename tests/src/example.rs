@@ -31,12 +31,13 @@ fn build() -> BTreeMap<String, PathBuf> {
             .expect("cargo built this program")
     };
     let profile = match folder(2).file_name().and_then(|name| name.to_str()) {
-        None | Some("debug") => "dev",
+        None | Some("debug") => "test",
         Some(profile) => profile,
     };
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        // The same packages and features as in ./scripts/test, so that cargo builds nothing twice.
-        .args(["build", "--workspace", "--all-features", "--examples"])
+        // As ./scripts/test builds them: other packages, other features, or another profile would build most
+        // dependencies a second time.
+        .args(["test", "--no-run", "--all-features", "--examples"])
         .args(["--profile", profile, "--target-dir"])
         .arg(folder(3))
         .args(["--message-format", "json-render-diagnostics"])

@@ -1,4 +1,4 @@
-//! The attribute together with attributes of other crates, in every supported order. `tests/ui` has
+//! The attribute together with attributes of other crates, in every supported order. `tests/compile-errors` has
 //! the orders that cannot work.
 
 #![deny(warnings, clippy::pedantic, clippy::nursery)]

@@ -1,4 +1,4 @@
-//! Test attributes below the lock attribute. Above it they cannot work: see `tests/ui`.
+//! Test attributes below the lock attribute. Above it they cannot work: see `tests/compile-errors`.
 
 use lock_core::{LockError, LockManager, distributed_lock};
 

@@ -2,6 +2,7 @@
 
 mod admin;
 mod admin_foreign;
+mod assets;
 mod container;
 mod doctor;
 mod doctor_rights;

@@ -1,4 +1,4 @@
-//! The compile errors of the attribute. Each folder of `tests/ui` is about one option or one part
+//! The compile errors of the attribute. Each folder of `ui` is about one option or one part
 //! of a function, and each file is named after the error that it shows.
 
 #[test]

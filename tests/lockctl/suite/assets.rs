@@ -1,15 +1,13 @@
 //! The example `assets` of lock-cli.
 
-use test_support::Scratch;
 use test_support::fixtures::SOON;
-
-use super::example;
+use test_support::{Scratch, helper};
 
 #[test]
 fn manual_pages_and_completions_are_written() {
     let scratch = Scratch::new();
     let folder = scratch.path().join("assets");
-    let program = example("assets").arg(&folder).spawn();
+    let program = helper!("assets-under-test").arg(&folder).spawn();
     assert!(program.wait(SOON).success());
     assert_eq!(program.lines(), [folder.display().to_string()]);
     let begins = |name: &str, start: &str| {

@@ -30,15 +30,25 @@ fn build() -> BTreeMap<String, PathBuf> {
             .nth(levels)
             .expect("cargo built this program")
     };
-    let profile = match folder(2).file_name().and_then(|name| name.to_str()) {
-        None | Some("debug") => "test",
-        Some(profile) => profile,
-    };
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        // As ./scripts/test builds them: other packages, other features, or another profile would build most
-        // dependencies a second time.
-        .args(["test", "--no-run", "--all-features", "--examples"])
-        .args(["--profile", profile, "--target-dir"])
+    let is_optimized = folder(2).ends_with("release");
+    // Other packages, other features, or another profile would build most dependencies a second time. ./scripts/test
+    // says what it builds.
+    let selected = std::env::var("LOCK_TEST_SELECTED");
+    let selected = selected.as_deref().unwrap_or("-p examples --all-features");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // Cargo describes the package of a test in the environment. A dependency's build script that reads these variables
+    // runs again when they differ, and all that depends on it is built again: now, and at the next run.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
+    let output = cargo
+        .args(["build", "--examples"])
+        .args(selected.split(' '))
+        .args(is_optimized.then_some("--release"))
+        .arg("--target-dir")
         .arg(folder(3))
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))

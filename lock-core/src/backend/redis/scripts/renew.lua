@@ -45,7 +45,8 @@ if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' the
   local left = group and groups.raise_members(now_ms, ARGV[2], ARGV[1], weight, ARGV[4])
   if left then
     if ARGV[3] ~= '' then
-      -- By the time at the start of the script, as PTTL counts: the end stays the same.
+      -- Before Redis 7.2, PTTL and PEXPIRE each read the clock, so the end may come later by the time between them,
+      -- but never earlier.
       local key_left = redis.call('PTTL', KEYS[1])
       if key_left >= 0 then
         redis.call('PEXPIRE', KEYS[1], key_left)

@@ -34,6 +34,10 @@ const KILL_AFTER: Duration = Duration::from_secs(5);
 /// that died costs the others nothing.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long this process waits for the cleanup after a loss. Most losses leave nothing on the server, and the server
+/// may be what failed, so the exit does not wait for it.
+const LOSS_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// How long this process looks for the state of a lock that it did not get. It makes the text more exact,
 /// and a server that does not reply must not delay the exit.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -217,7 +221,7 @@ impl Job<'_> {
         };
         if ended == Ended::GuardKilled {
             // The guard process was killed. Without it the command would run on without the lock.
-            child.end_group(self.kill_after).await;
+            child.end_group(Instant::now() + self.kill_after).await;
         }
         self.release(locks, guard).await;
         Ok(ended.exit())
@@ -246,8 +250,13 @@ impl Job<'_> {
         child.end(self.kill_after, &mut signals).await;
         // After a `--max-hold` the server still has the lock. Without an answer, it expires.
         let is_locked = guard.loss_reason() == Some(LossReason::MaxHold);
+        let timeout = if is_locked {
+            CANCEL_TIMEOUT
+        } else {
+            LOSS_TIMEOUT
+        };
         drop(guard);
-        if !gave_up(locks, Instant::now() + CANCEL_TIMEOUT).await && is_locked {
+        if !gave_up(locks, Instant::now() + timeout).await && is_locked {
             self.warn_of_rest();
         }
         Err(failure)

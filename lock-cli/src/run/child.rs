@@ -20,12 +20,12 @@ use super::signals::{Event, Signals};
 /// service manager sends it.
 pub(super) const END: Signal = Signal::ALARM;
 
-/// How much longer than `--kill-after` the guard process may take, before this process ends the group
-/// itself.
+/// How much longer than `--kill-after` the guard process may take before this process ends the group itself;
+/// and how long killed processes may take to die.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// How often a group without its guard process is looked at.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How CMD ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,53 +116,60 @@ impl Child {
         })
     }
 
-    /// Ends CMD: SIGTERM now, SIGKILL after `kill_after`.
+    /// Ends CMD: SIGTERM now, SIGKILL after `kill_after`. The guard process does both, and nobody else while it
+    /// lives: a command that gets SIGTERM twice may give up its own cleanup.
     pub(super) async fn end(&mut self, kill_after: Duration, signals: &mut Signals) {
-        if !self.is_on_terminal {
-            // At once, since a group that was stopped continues below.
-            processes::send_to_group(self.pid, Signal::TERM);
-        }
+        // Before the guard process begins to count, so that it is the first to reach the end.
+        let kill_at = Instant::now() + kill_after;
         processes::send(self.pid, END);
-        self.resume();
-        let limit = Instant::now() + kill_after + GRACE;
+        // A stopped guard process acts only when it continues. It lets the command continue after SIGTERM.
+        processes::send(self.pid, Signal::CONT);
         loop {
-            let event = tokio::time::timeout_at(limit, signals.next()).await;
+            let event = tokio::time::timeout_at(kill_at + GRACE, signals.next()).await;
             match event {
                 Ok(Event::ChildChanged) => match self.reap() {
-                    Some(Ended::GuardKilled) if !self.is_on_terminal => {
-                        // It ends itself with its group, or it was killed.
-                        return self.end_group(limit - Instant::now()).await;
-                    }
-                    Some(_) => return,
+                    // It killed itself with its group, or it was killed.
+                    Some(Ended::GuardKilled) => return self.end_group(kill_at).await,
+                    Some(Ended::Code(_)) => return,
                     None => {}
                 },
                 Ok(Event::Signal(signal)) => self.forward(signal),
                 Ok(Event::Suspend) => {}
                 Err(_) => {
                     // The guard process does not do its work, so it has to go too.
-                    processes::send_to_group(self.pid, Signal::KILL);
                     processes::send(self.pid, Signal::KILL);
-                    return;
+                    return self.end_group(kill_at).await;
                 }
             }
         }
     }
 
-    /// Ends a group whose guard process is gone. The number of the group cannot be used again while it
-    /// has members.
-    pub(super) async fn end_group(&self, kill_after: Duration) {
+    /// Ends a group whose guard process is gone, and returns when its processes are dead: SIGTERM now and SIGKILL
+    /// at `kill_at`, or SIGKILL at once when that has passed. The number of the group cannot be used again while
+    /// it has members.
+    pub(super) async fn end_group(&self, kill_at: Instant) {
         if self.is_on_terminal {
             return;
         }
-        let signal = |signal| rustix::process::kill_process_group(self.pid, signal);
-        let limit = Instant::now() + kill_after;
-        let mut is_there = signal(Signal::TERM).is_ok();
-        while is_there && Instant::now() < limit {
-            tokio::time::sleep(LOOK).await;
-            processes::reap(self.pid);
-            is_there = rustix::process::test_kill_process_group(self.pid).is_ok();
+        if Instant::now() < kill_at {
+            processes::send_to_group(self.pid, Signal::TERM);
+            // A stopped process gets SIGTERM only when it continues.
+            processes::send_to_group(self.pid, Signal::CONT);
+            self.wait_for_group(kill_at).await;
         }
         processes::send_to_group(self.pid, Signal::KILL);
+        self.wait_for_group(Instant::now() + GRACE).await;
+    }
+
+    /// Waits until all processes of the group are dead, at most until `limit`.
+    async fn wait_for_group(&self, limit: Instant) {
+        loop {
+            processes::reap(self.pid);
+            if !processes::is_group_alive(self.pid) || Instant::now() >= limit {
+                return;
+            }
+            tokio::time::sleep_until(limit.min(Instant::now() + LOOK)).await;
+        }
     }
 }
 

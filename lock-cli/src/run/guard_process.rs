@@ -61,8 +61,9 @@ fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
     if is_orphan(args) {
         return Ok(Exit::Internal);
     }
-    // A signal that came before CMD exists, and that CMD could not get.
-    if let Some(signal) = wake.take_first() {
+    // A signal that came before CMD exists, and that CMD could not get. Or the lock is lost already.
+    let early = wake.take(END).then_some(Signal::TERM);
+    if let Some(signal) = early.or_else(|| wake.take_first()) {
         return Ok(by_signal(signal));
     }
     let (program, arguments) = args
@@ -80,11 +81,12 @@ fn run(args: &ExecArgs, output: &Output) -> Result<Exit, Failure> {
     let command = Guarded { pid, args };
     loop {
         wake.wait(interval(args.kill_after));
-        if let Some(end) = processes::reap(pid) {
-            return Ok(exit_of(end));
-        }
+        // Before the end of CMD: after a loss, the processes that CMD leaves behind end too.
         if wake.take(END) {
             return Ok(command.end(&mut wake));
+        }
+        if let Some(end) = processes::reap(pid) {
+            return Ok(exit_of(end));
         }
         if is_orphan(args) {
             output.note("lockctl was killed; ending the command");
@@ -152,6 +154,10 @@ impl Guarded<'_> {
                 return exit_of(end);
             }
             wake.wait(LOOK.min(limit.saturating_duration_since(Instant::now())));
+            // Those of this process's own SIGTERM to the group are among them, and go nowhere.
+            while let Some(signal) = wake.take_first() {
+                self.forward(signal);
+            }
         }
         // Without a terminal, this also ends the guard process.
         self.signal(Signal::KILL);

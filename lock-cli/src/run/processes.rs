@@ -121,9 +121,20 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
 pub(super) fn is_alone_in_group() -> Option<bool> {
     let own = raw(rustix::process::getpid());
     let group = raw(rustix::process::getpgrp());
-    let others =
+    Some(!has_other_members(&all()?, group, own))
+}
+
+/// Returns whether a group has a living process. Zombies do not count: a process whose parent is gone stays one
+/// for as long as process 1 does not reap it, and some containers have none that does.
+pub(super) fn is_group_alive(group: Pid) -> bool {
+    let all = all().map(|all| has_other_members(&all, raw(group), 0));
+    all.unwrap_or_else(|| rustix::process::test_kill_process_group(group).is_ok())
+}
+
+fn has_other_members(all: &[Process], group: i32, own: i32) -> bool {
+    let is_other =
         |process: &Process| process.group == group && process.pid != own && !process.is_zombie;
-    Some(!all()?.iter().any(others))
+    all.iter().any(is_other)
 }
 
 /// Returns the living descendants of this process. Empty if the system does not tell.

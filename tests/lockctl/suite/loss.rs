@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use test_support::fixtures::{KEY, NAME, SOON, exists, time_to_expiry};
 use test_support::{RedisServer, eventually};
 
-use crate::program::{Lockctl, is_alive};
+use crate::program::{Lockctl, Running, is_alive, send};
+
+/// How much later than its command lockctl may end, on a busy machine.
+const RIGHT_AFTER: Duration = Duration::from_millis(500);
 
 const STUBBORN: &str = "trap '' TERM; sh -c 'trap \"\" TERM; echo grandchild $$; exec sleep 60' & echo child $$; wait; wait";
 
@@ -42,6 +46,115 @@ fn loss_ends_a_command_that_ignores_term() {
         outcome.stderr,
         "lockctl: lost the lock `job` (its key was removed); ending the command\n"
     );
+}
+
+/// A command that prints a line for each SIGTERM. It never sleeps, so that two signals in quick succession don't merge
+/// into one.
+const COUNTING: &str = "trap 'echo got TERM' TERM; echo child $$; while :; do :; done";
+
+fn start(server: &RedisServer, flags: &[&str], script: &str) -> Running {
+    let start = ["run", "--name", NAME, "--ttl", "1s", "-q"];
+    let command = ["--", "sh", "-c", script];
+    Lockctl::on(server, &[&start[..], flags, &command].concat()).start()
+}
+
+#[test]
+fn loss_sends_sigterm_once() {
+    let server = RedisServer::start();
+    let running = start(&server, &["--kill-after", "500ms"], COUNTING);
+    running.line("child ");
+    server.cli(&["DEL", KEY]);
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    assert_eq!(outcome.stdout.matches("got TERM").count(), 1, "{outcome:?}");
+}
+
+/// The command is stopped, so that SIGTERM waits for it.
+#[test]
+fn loss_during_a_stop_sends_sigterm_once() {
+    let server = RedisServer::start();
+    let running = start(&server, &["--kill-after", "500ms"], COUNTING);
+    running.line("child ");
+    running.signal(Signal::TSTP);
+    eventually(SOON, || !exists(&server, KEY));
+    running.signal(Signal::CONT);
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    assert_eq!(outcome.stdout.matches("got TERM").count(), 1, "{outcome:?}");
+}
+
+/// A signal that the user sends to lockctl still reaches the command.
+#[test]
+fn signals_reach_a_command_that_cleans_up_after_a_loss() {
+    let server = RedisServer::start();
+    let script = "trap 'echo got TERM' TERM; trap 'echo got USR1; exit 0' USR1
+                  echo child $$; while :; do sleep 0.05; done";
+    let running = start(&server, &["--kill-after", "30s"], script);
+    running.line("child ");
+    server.cli(&["DEL", KEY]);
+    running.line("got TERM");
+    running.signal(Signal::USR1);
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    assert!(outcome.stdout.ends_with("got USR1\n"), "{outcome:?}");
+}
+
+/// Waits for the death of the command, and then for the end of lockctl.
+#[track_caller]
+fn ends_right_after(running: &Running, child: i32) {
+    eventually(SOON, || !is_alive(child));
+    let died = Instant::now();
+    let outcome = running.wait();
+    let later = died.elapsed();
+    assert!(later < RIGHT_AFTER, "{later:?} later: {outcome:?}");
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+}
+
+#[test]
+fn lockctl_ends_right_after_a_command_that_it_killed() {
+    let server = RedisServer::start();
+    let running = start(&server, &["--kill-after", "300ms"], STUBBORN);
+    let child = running.line("child ").parse().unwrap();
+    let grandchild: i32 = running.line("grandchild ").parse().unwrap();
+    server.cli(&["DEL", KEY]);
+    ends_right_after(&running, child);
+    assert!(!is_alive(grandchild));
+}
+
+/// The grandchild keeps the pipe of the command open, and lockctl kills it.
+#[test]
+fn lockctl_ends_right_after_a_grandchild_with_a_pipe() {
+    let server = RedisServer::start();
+    let script = "echo child $$; (trap '' TERM; sh -c 'echo grandchild $$; exec sleep 60') | cat";
+    let running = start(&server, &["--kill-after", "300ms"], script);
+    let grandchild = running.line("grandchild ").parse().unwrap();
+    server.cli(&["DEL", KEY]);
+    ends_right_after(&running, grandchild);
+}
+
+#[test]
+fn lockctl_ends_right_after_its_command_without_a_server() {
+    let server = RedisServer::start();
+    let running = start(&server, &[], "echo child $$; exec sleep 60");
+    let child = running.line("child ").parse().unwrap();
+    server.kill9();
+    ends_right_after(&running, child);
+}
+
+/// Without the guard process, lockctl has to kill the command.
+#[test]
+fn loss_after_the_guard_process_was_killed_ends_the_command() {
+    let server = RedisServer::start();
+    let script = format!("echo guard $PPID; {STUBBORN}");
+    let running = start(&server, &["--kill-after", "300ms"], &script);
+    let guard = running.line("guard ").parse().unwrap();
+    let child = running.line("child ").parse().unwrap();
+    let grandchild: i32 = running.line("grandchild ").parse().unwrap();
+    server.cli(&["DEL", KEY]);
+    eventually(SOON, || running.stderr().contains("lost the lock"));
+    send(guard, Signal::KILL);
+    ends_right_after(&running, child);
+    assert!(!is_alive(grandchild));
 }
 
 #[test]

@@ -95,12 +95,12 @@ async fn check_held(
         LockStatus::Foreign { found, .. } if !args.foreign => Err(foreign_key(&args.name, found)),
         LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),
         // Only `--now` frees a key that has no holder any more.
-        LockStatus::Blocked { .. } if args.now => Ok(()),
-        LockStatus::Blocked { .. } => {
+        LockStatus::Kept { .. } | LockStatus::Blocked { .. } if args.now => Ok(()),
+        LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
             let text = format!(
                 "the lock `{}` has {}; --now frees it",
                 tidy(&args.name),
-                view::blocked(lock).unwrap_or_default(),
+                view::without_holder(lock).unwrap_or_default(),
             );
             Err(Failure::new(Exit::No, "not-held", text))
         }

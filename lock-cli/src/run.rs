@@ -168,8 +168,8 @@ impl Job<'_> {
             lock = tokio::time::timeout(INSPECT_TIMEOUT, inspecting) => lock,
         };
         let lock = lock.ok().and_then(Result::ok);
-        let blocked = lock.as_ref().and_then(view::blocked);
-        failure.text = contended_text(&self.args.name, error, blocked, exit);
+        let without_holder = lock.as_ref().and_then(view::without_holder);
+        failure.text = contended_text(&self.args.name, error, without_holder, exit);
         if skip && !self.output.is_json() {
             self.output.note(&failure.text);
             return Ok(exit);
@@ -313,10 +313,15 @@ async fn gave_up(locks: &LockManager, limit: Instant) -> bool {
 }
 
 /// Says that the lock is not free.
-fn contended_text(name: &str, error: &LockError, blocked: Option<String>, exit: Exit) -> String {
+fn contended_text(
+    name: &str,
+    error: &LockError,
+    without_holder: Option<String>,
+    exit: Exit,
+) -> String {
     let name = tidy(name);
-    let state = match (blocked, error.holder()) {
-        (Some(blocked), _) => format!("has {blocked}"),
+    let state = match (without_holder, error.holder()) {
+        (Some(state), _) => format!("has {state}"),
         (None, Some(holder)) => format!("is held by {}", held_by(holder)),
         (None, None) => "is held by another holder".to_owned(),
     };

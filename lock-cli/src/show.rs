@@ -122,8 +122,8 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
                 line("kind", &holder.kind.to_string());
             }
         }
-        LockStatus::Blocked { .. } => {
-            line("state", &view::blocked(lock).unwrap_or_default());
+        LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
+            line("state", &view::without_holder(lock).unwrap_or_default());
         }
         LockStatus::Foreign { found, advice, .. } => {
             line("state", "foreign: the key holds no lock");

@@ -24,6 +24,8 @@ pub(crate) struct LockRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     holders: Option<Vec<HolderRecord<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<KeptRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<BlockedRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     foreign: Option<ForeignRecord>,
@@ -49,6 +51,18 @@ pub(crate) struct HolderRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining_ms: Option<u64>,
     foreign: bool,
+}
+
+/// A lock without a holder, which a `--min-hold` keeps.
+#[derive(Serialize)]
+struct KeptRecord<'a> {
+    by: &'static str,
+    label: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -102,6 +116,7 @@ impl<'a> LockRecord<'a> {
             holder: None,
             holding: shared(lock).map(|_| lock.holders_total),
             holders: None,
+            kept: None,
             blocked: None,
             foreign: None,
             waiting: lock.waiters_total,
@@ -110,6 +125,21 @@ impl<'a> LockRecord<'a> {
         match &lock.state {
             LockStatus::Held(holder) => {
                 record.holder = Some(HolderRecord::new(holder, lock.server_time));
+            }
+            LockStatus::Kept {
+                until,
+                label,
+                tag,
+                kind,
+                ..
+            } => {
+                record.kept = Some(KeptRecord {
+                    by: "min_hold",
+                    label,
+                    tag: tag.as_deref(),
+                    kind: kind.to_string(),
+                    until: until.map(rfc3339),
+                });
             }
             LockStatus::Blocked { until, text, .. } => {
                 let until = until.map(rfc3339);
@@ -162,6 +192,7 @@ pub(crate) fn state(lock: &LockInfo) -> &'static str {
     match lock.state {
         LockStatus::Free => "free",
         LockStatus::Held(_) => "held",
+        LockStatus::Kept { .. } => "kept",
         LockStatus::Blocked { .. } => "blocked",
         _ => "foreign",
     }
@@ -178,7 +209,11 @@ pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
 
 /// Returns the kind of a lock that several may hold.
 pub(crate) fn shared(lock: &LockInfo) -> Option<Kind> {
-    let kind = lock.holder().map(|holder| holder.kind);
+    let kind = match &lock.state {
+        LockStatus::Held(holder) => Some(holder.kind),
+        LockStatus::Kept { kind, .. } => Some(*kind),
+        _ => None,
+    };
     kind.filter(|kind| *kind != Kind::Exclusive)
 }
 
@@ -200,31 +235,42 @@ pub(crate) fn label(holder: &HolderInfo) -> String {
     }
 }
 
-/// Says why a lock without a holder is not free, and for how long. Returns `None` for all other locks.
-pub(crate) fn blocked(lock: &LockInfo) -> Option<String> {
-    let LockStatus::Blocked { until, text, .. } = &lock.state else {
-        return None;
-    };
-    let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-    let left = match left {
-        Some(left) => format!("for {}", human(left)),
-        None => "for ever, since the key has no expiry".to_owned(),
-    };
-    Some(if is_revoked(text) {
-        format!("no holder; kept locked {left} after it was {text}")
-    } else {
-        format!("no holder; kept locked by {} {left}", min_hold_of(text))
+/// Says why a lock without a holder is not free, and until when. Returns `None` for all other locks.
+pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
+    Some(match &lock.state {
+        LockStatus::Kept {
+            until, label, tag, ..
+        } => {
+            let until =
+                until.map_or_else(String::new, |until| format!(" until {}", rfc3339(until)));
+            let left = left(lock)?;
+            let what = holding(lock).map_or_else(String::new, |holding| format!("{holding} "));
+            let by = min_hold_of(label, tag.as_deref());
+            format!("no holder; {what}kept{until} by {by} ({left})")
+        }
+        LockStatus::Blocked { text, .. } => {
+            format!("no holder; kept locked {} after it was {text}", left(lock)?)
+        }
+        _ => return None,
     })
 }
 
-/// Whether the text of a lock without a holder is that of an operator.
-fn is_revoked(text: &str) -> bool {
-    text.starts_with("revoked by ")
+/// Says for how long a lock without a holder is locked. Returns `None` for all other locks.
+fn left(lock: &LockInfo) -> Option<String> {
+    let (LockStatus::Kept { until, .. } | LockStatus::Blocked { until, .. }) = &lock.state else {
+        return None;
+    };
+    let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+    Some(match left {
+        Some(left) => format!("for {}", human(left)),
+        None => "forever, since the key has no expiry".to_owned(),
+    })
 }
 
 /// Names the last holder, whose `--min-hold` has not passed.
-fn min_hold_of(label: &str) -> String {
-    format!("--min-hold of {label}")
+fn min_hold_of(label: &str, tag: Option<&str>) -> String {
+    let tag = tag.map_or_else(String::new, |tag| format!(" #{tag}"));
+    format!("--min-hold of {label}{tag}")
 }
 
 /// The columns of a list.
@@ -234,6 +280,10 @@ pub(crate) const COLUMNS: [&str; 5] = ["NAME", "HOLDER", "SINCE", "LEFT", "WAITI
 pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
     let ago = |held: Duration| format!("{} ago", human(held));
     let none = || "-".to_owned();
+    let left_until = |until: Option<SystemTime>| {
+        let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+        left.map_or_else(|| "for ever".to_owned(), human)
+    };
     let (holder, since, left) = match &lock.state {
         LockStatus::Held(holder) => (
             match holding(lock) {
@@ -246,15 +296,14 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
                 .remaining
                 .map_or_else(|| "for ever".to_owned(), human),
         ),
+        LockStatus::Kept {
+            until, label, tag, ..
+        } => {
+            let why = min_hold_of(label, tag.as_deref());
+            (format!("(none: {why})"), none(), left_until(*until))
+        }
         LockStatus::Blocked { until, text, .. } => {
-            let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
-            let left = left.map_or_else(|| "for ever".to_owned(), human);
-            let why = if is_revoked(text) {
-                text.to_string()
-            } else {
-                min_hold_of(text)
-            };
-            (format!("(none: {why})"), none(), left)
+            (format!("(none: {text})"), none(), left_until(*until))
         }
         LockStatus::Foreign { found, .. } => {
             (format!("({})", wording::plain(found)), none(), none())

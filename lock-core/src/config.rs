@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::error::LockError;
 use lock_protocol::dialect::Dialect;
-use lock_protocol::duration_text;
 use lock_protocol::key::MAX_PREFIX;
 use lock_protocol::poll_schedule::RETRY_INTERVAL;
 use lock_protocol::ttl::{DEFAULT_TTL, Ttl};
 use lock_protocol::wire::{tidy, tidy_label};
+use lock_protocol::{duration_text, revocation};
 
 #[cfg(feature = "redis")]
 pub(crate) mod confirm;
@@ -119,6 +119,15 @@ impl ManagerSettings {
                 setting: "label",
                 value: "".into(),
                 advice: "use the name of the service or of the machine".into(),
+            });
+        }
+        if self.label.starts_with(revocation::START) {
+            return Err(LockError::InvalidSetting {
+                setting: "label",
+                value: Arc::clone(&self.label),
+                advice: "a label that begins with `revoked by ` marks a revoked lock; use the name of the \
+                         service or of the machine"
+                    .into(),
             });
         }
         let (ttl, dialect) = (self.default_ttl, self.dialect);

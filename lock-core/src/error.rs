@@ -22,7 +22,7 @@ mod provider;
 pub use self::backend::{BackendError, BackendErrorKind};
 use self::holder::{about, rounded};
 
-pub use self::holder::Holder;
+pub use self::holder::{Holder, HolderState};
 pub use self::invalid_override::InvalidOverrideReason;
 
 /// Why a lock was not acquired, or was lost.
@@ -41,7 +41,7 @@ pub use self::invalid_override::InvalidOverrideReason;
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Another holder has the lock, and the request did not wait.
+    /// Another holder has the lock, or its `min_hold` keeps it locked, and the request did not wait.
     #[error(
         "lock `{}` is busy{}; try later, or set a longer `wait`", escaped(key), about(holder.as_ref())
     )]

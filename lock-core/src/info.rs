@@ -7,12 +7,15 @@ use crate::error::{LockError, foreign_key};
 use lock_protocol::acquisition::ObservedHolder;
 use lock_protocol::clock::ServerMs;
 use lock_protocol::fencing_token::FencingToken;
-use lock_protocol::inspection::{InspectReply, KeyContent, ReadTime, SeenKey, SeenMember};
+use lock_protocol::inspection::{
+    InspectReply, KeyContent, ReadTime, SeenKey, SeenMember, SeenMembers,
+};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
 use lock_protocol::lock_state::RawHolder;
 use lock_protocol::owner_id::OwnerId;
-use lock_protocol::wire::{QueueEntry, escaped, label_tag, tidy_label};
+use lock_protocol::revocation::parse_revoked;
+use lock_protocol::wire::{KEPT, QueueEntry, escaped, label_tag, tidy_label};
 
 /// A lock and its waiters at one moment. Returned by
 /// [`LockManager::inspect`](crate::LockManager::inspect) and, without the waiters, in a
@@ -75,7 +78,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Returns the holder. Returns `None` when the lock is free or blocked, and when the key holds
+    /// Returns the holder. Returns `None` when the lock is free, kept or blocked, and when the key holds
     /// something that is not a lock.
     #[must_use]
     pub fn holder(&self) -> Option<&HolderInfo> {
@@ -101,14 +104,42 @@ pub enum LockStatus {
     Free,
     /// A holder has the lock. It may be a client of another library.
     Held(HolderInfo),
-    /// The lock has no holder, and no caller gets it before `until`. The holder released it before
-    /// its [`min_hold`](crate::LockRequest::min_hold) had passed, or an operator revoked it.
+    /// The lock has no holder: it was released, and its [`min_hold`](crate::LockRequest::min_hold) keeps it
+    /// locked until `until`. Also the state of a lock with permits when all permits that are taken are kept so.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, LockStatus};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock("nightly").min_hold(Duration::from_secs(10));
+    /// request.acquire().await?.release().await?;
+    /// let info = locks.inspect("nightly").await?;
+    /// assert!(matches!(info.state, LockStatus::Kept { .. }));
+    /// assert_eq!(info.holder(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[non_exhaustive]
+    Kept {
+        /// When the lock is free, on the server's clock. `None` for a key whose expiry another client
+        /// removed: such a key stays locked until an operator removes it.
+        until: Option<SystemTime>,
+        /// The label of the last holder, without the tag.
+        label: Arc<str>,
+        /// The [tag](crate::LockManagerBuilder::holder_tag) of the last holder's acquisition.
+        tag: Option<Arc<str>>,
+        /// The kind of the lock. For permits, it has how many there are, with a weight of 1.
+        kind: Kind,
+    },
+    /// The lock has no holder, because an operator revoked it. No caller gets it before `until`.
     #[non_exhaustive]
     Blocked {
         /// When the lock is free, on the server's clock. `None` for a key without an expiry: such a
         /// key stays locked until an operator removes it.
         until: Option<SystemTime>,
-        /// The label of the last holder; or, after a revocation, `revoked by <by>: <reason>`.
+        /// The operator and the reason: `revoked by <by>: <reason>`.
         text: Arc<str>,
     },
     /// The key holds something that cannot be locked. An acquire fails with
@@ -187,10 +218,12 @@ impl LockInfo {
         let mut state = LockStatus::new(key, &reply.content, time, is_own);
         let mut holders = Vec::new();
         let mut holders_total = 0;
+        let mut kept = None;
         if let LockStatus::Held(shown) = &mut state {
             if shown.kind.is_shared() {
                 holders = holders_of(shown, &reply.members.first, is_own);
                 holders_total = reply.members.total;
+                kept = kept_permits(shown, &reply.members, time);
                 shown.is_this_manager = holders.iter().any(|holder| holder.is_this_manager);
             } else {
                 holders.push(shown.clone());
@@ -200,7 +233,7 @@ impl LockInfo {
         Self {
             name,
             key: escaped(key.as_str()).into(),
-            state,
+            state: kept.unwrap_or(state),
             holders,
             holders_total,
             waiters,
@@ -219,7 +252,7 @@ fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> 
     let mut holders: Vec<(OwnerId, HolderInfo)> = Vec::new();
     for member in members {
         let mut parts = member.text.splitn(3, ' ');
-        // A permit that is kept has no holder: its text begins with `-`.
+        // A permit that is kept has no holder.
         let Some(owner_id) = parts.next().and_then(OwnerId::parse) else {
             continue;
         };
@@ -245,6 +278,30 @@ fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> 
     }
     let holders = holders.into_iter().map(|(_, holder)| holder);
     holders.take(SHOWN_HOLDERS).collect()
+}
+
+/// Returns the state of permits that have no holder any more, only a `min_hold`. Returns `None` if one has a holder,
+/// or if the reply does not have all members.
+fn kept_permits(shown: &HolderInfo, members: &SeenMembers, time: ReadTime) -> Option<LockStatus> {
+    let last = members.first.last()?;
+    let is_kept = |member: &SeenMember| member.text.starts_with(KEPT);
+    let is_complete = usize::try_from(members.total) == Ok(members.first.len());
+    if !is_complete || !members.first.iter().all(is_kept) {
+        return None;
+    }
+    let label = last.text.splitn(3, ' ').nth(2).unwrap_or_default();
+    let (label, tag) = without_tag(&tidy_label(label));
+    Some(LockStatus::Kept {
+        until: end(last.remaining_ms.map(Duration::from_millis), time),
+        label,
+        tag,
+        kind: shown.kind,
+    })
+}
+
+/// Returns the end of a remaining time on the server's clock.
+fn end(remaining: Option<Duration>, time: ReadTime) -> Option<SystemTime> {
+    time.system.checked_add(remaining?)
 }
 
 fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {
@@ -284,10 +341,18 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
     let value = found.value.as_str();
     let observed = ObservedHolder::from_value(value, remaining, Some(time.server_ms));
     let owner_id = observed.as_ref().and_then(|holder| holder.owner_id);
-    if owner_id == Some(OwnerId::nil()) {
-        return LockStatus::Blocked {
-            until: remaining.and_then(|remaining| time.system.checked_add(remaining)),
-            text: observed.map_or_else(|| "".into(), |holder| holder.label),
+    if let Some(last) = observed.as_ref().filter(|seen| seen.is_without_owner()) {
+        let until = end(remaining, time);
+        if parse_revoked(&last.label).is_some() {
+            let text = Arc::clone(&last.label);
+            return LockStatus::Blocked { until, text };
+        }
+        let (label, tag) = without_tag(&last.label);
+        return LockStatus::Kept {
+            until,
+            label,
+            tag,
+            kind: Kind::Exclusive,
         };
     }
     let is_foreign = !observed

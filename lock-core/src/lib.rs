@@ -56,7 +56,8 @@ pub use config::parse_duration;
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
 pub use config::tls::Tls;
 pub use error::{
-    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
+    BackendError, BackendErrorKind, Holder, HolderState, InvalidOverrideReason, LockError,
+    ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};

@@ -257,7 +257,7 @@ impl LockManagerBuilder {
 
     /// Sets the label of this manager. Other clients see it as the name of the holder, on the
     /// server and in errors. The label is cut to 96 bytes, and control characters are removed. It must
-    /// not be empty then.
+    /// not be empty then, and must not begin with `revoked by `, as the label of a revoked lock does.
     /// Defaults to the host name and the process id.
     pub fn label(mut self, label: &str) -> Self {
         self.config.label = tidy_label(label).into();

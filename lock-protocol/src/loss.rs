@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::acquisition::ObservedHolder;
 use crate::inspection::KeyContent;
-use crate::owner_id::OwnerId;
 use crate::revocation::parse_revoked;
 
 /// Why a lock was lost, as far as its holder knows. Returned by
@@ -63,8 +62,8 @@ impl LossReason {
         let Some(value) = found else {
             return Self::Removed;
         };
-        let without_owner = ObservedHolder::from_value(value, None, None)
-            .filter(|holder| holder.owner_id == Some(OwnerId::nil()));
+        let without_owner =
+            ObservedHolder::from_value(value, None, None).filter(ObservedHolder::is_without_owner);
         match without_owner.and_then(|holder| parse_revoked(&holder.label)) {
             Some((by, reason)) => Self::Revoked { by, reason },
             None => Self::Replaced,

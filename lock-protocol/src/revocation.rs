@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::wire::{MAX_LABEL, tidy};
 
-const START: &str = "revoked by ";
+/// How the label of a revoked lock begins. No manager may have such a label: a lock that its `min_hold` keeps
+/// would look revoked.
+pub const START: &str = "revoked by ";
 /// Between the operator and the reason.
 const COLON: &str = ": ";
 /// The longest name of an operator, in bytes. It leaves 43 bytes for the reason.

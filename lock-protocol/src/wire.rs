@@ -10,7 +10,7 @@ use crate::owner_id::{OwnerId, ShortId};
 
 mod group;
 
-pub use self::group::{GroupValue, Member, Ownership};
+pub use self::group::{GroupValue, KEPT, Member, Ownership};
 
 /// The beginning of the value of an exclusive native lock.
 pub const NATIVE: &str = "lk1:";

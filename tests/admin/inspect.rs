@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Dialect, Kind, LockError, LockInfo, LockManager, LockStatus};
+use lock_core::{
+    Dialect, Holder, HolderState, Kind, LockError, LockInfo, LockManager, LockRequest, LockStatus,
+};
 use test_support::RedisServer;
 use test_support::eventually_async;
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms, queue_length};
@@ -152,23 +154,109 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
     }
 }
 
-/// A `min_hold` keeps the key locked without a holder.
+/// Acquires the lock with a `min_hold`, and releases it at once.
+async fn keep(request: LockRequest) {
+    let request = request.ttl(LONG).min_hold(SOON);
+    request.acquire().await.unwrap().release().await.unwrap();
+}
+
+#[track_caller]
+fn assert_kept(info: &LockInfo, kind: Kind) {
+    assert_eq!(info.holder(), None);
+    assert!(info.holders.is_empty());
+    let LockStatus::Kept {
+        until,
+        label,
+        tag,
+        kind: shown,
+        ..
+    } = &info.state
+    else {
+        panic!("{info:?}");
+    };
+    let left = until.unwrap().duration_since(info.server_time).unwrap();
+    assert!(left > SOON / 2 && left <= SOON, "{left:?}");
+    assert_eq!((&**label, tag.as_deref(), *shown), ("nightly", None, kind));
+}
+
+/// A `min_hold` keeps the key locked without a holder, which is no revocation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn inspect_shows_a_released_lock_with_min_hold_as_blocked() {
+async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
     let server = RedisServer::start();
     let locks = labelled(&server, "nightly").await;
-    for locks in [locks, LockManager::builder().label("nightly").in_memory()] {
-        let request = locks.lock(NAME).ttl(LONG).min_hold(SOON);
-        request.acquire().await.unwrap().release().await.unwrap();
+    for locks in [&locks, &LockManager::builder().label("nightly").in_memory()] {
+        keep(locks.lock(NAME)).await;
+        assert_kept(&locks.inspect(NAME).await.unwrap(), Kind::Exclusive);
+        let page = locks.admin().list("*").await.unwrap();
+        assert_kept(&page.locks[0], Kind::Exclusive);
+        locks.admin().force_release(NAME).now().await.unwrap();
+
+        let of_two = |weight| locks.lock(NAME).permits(2).weight(weight);
+        keep(of_two(1)).await;
+        let one = Kind::Permits { of: 2, weight: 1 };
+        assert_kept(&locks.inspect(NAME).await.unwrap(), one);
+        // The other permit is held, so the lock has a holder.
+        let held = of_two(1).acquire().await.unwrap();
         let info = locks.inspect(NAME).await.unwrap();
-        assert_eq!(info.holder(), None);
-        let LockStatus::Blocked { until, text, .. } = &info.state else {
-            panic!("{info:?}");
-        };
-        let left = until.unwrap().duration_since(info.server_time).unwrap();
-        assert!(left > SOON / 2 && left <= SOON, "{left:?}");
-        assert_eq!(&**text, "nightly");
+        assert_eq!((info.holders.len(), info.holders_total), (1, 2));
+        assert!(info.holder().is_some());
+        held.release().await.unwrap();
+        assert_kept(&locks.inspect(NAME).await.unwrap(), one);
     }
+    keep(locks.lock("other").dialect(SET_NX_PX)).await;
+    assert_kept(&locks.inspect("other").await.unwrap(), Kind::Exclusive);
+}
+
+/// The holder has released the lock, so no error may say that it holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_of_a_lock_that_min_hold_keeps_says_so() {
+    let server = RedisServer::start();
+    let locks = labelled(&server, "nightly").await;
+    let in_memory = LockManager::builder().label("nightly").in_memory();
+    for (locks, dialect) in [
+        (&locks, Dialect::Native),
+        (&locks, SET_NX_PX),
+        (&in_memory, Dialect::Native),
+    ] {
+        let name = dialect.to_string();
+        let request = || locks.lock(name.as_str()).dialect(dialect);
+        keep(request()).await;
+        for wait in [Duration::ZERO, ms(20)] {
+            let error = request().wait(wait).acquire().await.unwrap_err();
+            assert_eq!(error.holder().map(Holder::state), Some(HolderState::Kept));
+            let text = error.to_string();
+            let expected =
+                ": `nightly` released it, and its `min_hold` keeps it locked for another ";
+            assert!(text.contains(expected), "{text}");
+        }
+        locks
+            .admin()
+            .force_release(name.as_str())
+            .now()
+            .await
+            .unwrap();
+        let _held = request().ttl(LONG).acquire().await.unwrap();
+        let revoke = locks.admin().force_release(name.as_str()).by("ops");
+        revoke.reason("stuck").await.unwrap();
+        let error = request().wait(Duration::ZERO).acquire().await.unwrap_err();
+        assert_eq!(
+            error.holder().map(Holder::state),
+            Some(HolderState::Revoked)
+        );
+        let expected = ": it was revoked by ops: stuck, and stays locked for another ";
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+/// The server's data tells a kept lock from a revoked one by the label.
+#[test]
+fn label_of_a_revoked_lock_is_refused() {
+    let builder = LockManager::builder().label("revoked by me");
+    let error = builder.try_in_memory().unwrap_err();
+    assert!(
+        error.to_string().contains("marks a revoked lock"),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

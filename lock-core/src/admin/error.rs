@@ -23,7 +23,7 @@ pub enum AdminError {
     )]
     #[non_exhaustive]
     Changed {
-        /// The holder now. `None` when the lock is free or blocked, and when the key holds something
+        /// The holder now. `None` when the lock is free, kept or blocked, and when the key holds something
         /// that is not a lock.
         now: Option<HolderInfo>,
         /// What the key holds now, if that is not a lock of this library or of a dialect: a hash, as
@@ -63,7 +63,7 @@ impl AdminError {
         let (now, found) = match status {
             LockStatus::Held(holder) => (Some(holder), None),
             LockStatus::Foreign { found, .. } => (None, Some(found)),
-            LockStatus::Free | LockStatus::Blocked { .. } => (None, None),
+            LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => (None, None),
         };
         Self::Changed { now, found }
     }
@@ -72,7 +72,9 @@ impl AdminError {
         let found = match status {
             LockStatus::Foreign { found, .. } => found,
             LockStatus::Held(holder) => format!("the value `{}`", holder.label).into(),
-            LockStatus::Free | LockStatus::Blocked { .. } => "another value".into(),
+            LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
+                "another value".into()
+            }
         };
         let key = key.text();
         Self::Foreign { key, found }

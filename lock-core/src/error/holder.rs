@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use lock_protocol::acquisition::ObservedHolder;
 use lock_protocol::kind::Kind;
+use lock_protocol::revocation::parse_revoked;
 use lock_protocol::wire::label_tag;
 
 /// The holder of a lock that a request did not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
+    pub(crate) state: HolderState,
     pub(crate) label: Arc<str>,
     pub(crate) remaining: Option<Duration>,
     pub(crate) held_for: Option<Duration>,
@@ -21,10 +23,37 @@ pub struct Holder {
     pub(crate) requested_permits: Option<u32>,
 }
 
+/// Whether a [`Holder`] still has the lock. Returned by [`Holder::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HolderState {
+    /// It holds the lock.
+    Holding,
+    /// It released the lock, and its [`min_hold`](crate::LockRequest::min_hold) keeps the lock until the end of
+    /// [`Holder::remaining`].
+    Kept,
+    /// An operator [revoked](crate::Admin::force_release) the lock, which stays locked until the end of
+    /// [`Holder::remaining`].
+    Revoked,
+}
+
+impl HolderState {
+    fn of(seen: &ObservedHolder) -> Self {
+        if !seen.is_without_owner() {
+            Self::Holding
+        } else if parse_revoked(&seen.label).is_some() {
+            Self::Revoked
+        } else {
+            Self::Kept
+        }
+    }
+}
+
 impl Holder {
     /// Creates the holder as a reply showed it. `position` is the caller's place in the queue.
     pub(crate) fn new(seen: ObservedHolder, position: Option<u64>) -> Self {
         Self {
+            state: HolderState::of(&seen),
             label: seen.label,
             remaining: seen.remaining,
             held_for: seen.held_for,
@@ -44,9 +73,33 @@ impl Holder {
         }
     }
 
+    /// Returns whether it still held the lock when this client last saw it. A lock with permits is always
+    /// [`Holding`](HolderState::Holding), even while a `min_hold` keeps all of them: the reply of the server counts
+    /// kept permits as taken.
+    ///
+    /// ```
+    /// # use lock_core::{Holder, HolderState, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock("nightly").min_hold(Duration::from_secs(10));
+    /// request.acquire().await?.release().await?;
+    /// let request = locks.lock("nightly").wait(Duration::ZERO);
+    /// let error = request.acquire().await.unwrap_err();
+    /// assert_eq!(error.holder().map(Holder::state), Some(HolderState::Kept));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn state(&self) -> HolderState {
+        self.state
+    }
+
     /// Returns the label of the holder: by default its host name and process id. For the lock of
     /// another library, this is the beginning of the key's value. When several hold the lock, it is the label
-    /// of the one that got it first, and that one may have released it.
+    /// of the one that got it first, and that one may have released it. After a revocation, it is
+    /// `revoked by <by>: <reason>`.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
@@ -176,6 +229,28 @@ fn other_number(holder: &Holder) -> Option<String> {
     ))
 }
 
+/// Returns what an error says about a lock that has no holder any more. Returns `None` if it has one.
+fn without_owner(holder: &Holder, left: Option<&str>) -> Option<String> {
+    let label = &holder.label;
+    let text = match holder.state {
+        HolderState::Holding => return None,
+        HolderState::Kept => format!(": `{label}` released it, and its `min_hold` keeps it locked"),
+        HolderState::Revoked => format!(": it was {label}, and stays locked"),
+    };
+    let left = left.map(|left| format!(" for another {left}"));
+    Some(
+        [Some(text), left, waiters_ahead(holder)]
+            .into_iter()
+            .flatten()
+            .collect(),
+    )
+}
+
+fn waiters_ahead(holder: &Holder) -> Option<String> {
+    let position = holder.position?;
+    Some(format!(", waiters ahead: {position}"))
+}
+
 /// Returns what an error says about the holder.
 pub(super) fn about(holder: Option<&Holder>) -> String {
     let Some(holder) = holder else {
@@ -187,6 +262,9 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
         format!("`{}`", holder.label)
     };
     let left = holder.remaining.map(rounded);
+    if let Some(text) = without_owner(holder, left.as_deref()) {
+        return text;
+    }
     let (text, lease) = match (holder.held_for, left) {
         (time, left) if holder.kind.is_shared() => {
             let since = time.map_or_else(String::new, |time| format!(", for {}", rounded(time)));
@@ -200,11 +278,13 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
             left.map(|left| format!(" ({left} left unless renewed)")),
         ),
     };
-    let queue = holder
-        .position
-        .map(|position| format!(", waiters ahead: {position}"));
-    [Some(text), lease, queue, other_number(holder)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        Some(text),
+        lease,
+        waiters_ahead(holder),
+        other_number(holder),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

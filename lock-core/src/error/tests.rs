@@ -2,6 +2,7 @@ use super::*;
 
 fn holder() -> Holder {
     Holder {
+        state: HolderState::Holding,
         requested_permits: None,
         label: "web-1:42".into(),
         remaining: Some(Duration::from_secs(3)),
@@ -41,6 +42,34 @@ fn error_text_has_the_key_and_the_holder() {
         "lock `lock:a` is busy; try later, or set a longer `wait`"
     );
     assert!(error.is_contended() && error.holder().is_none());
+}
+
+/// A lock without a holder is not held, and is not renewed.
+#[test]
+fn error_text_of_a_lock_without_a_holder_says_what_keeps_it() {
+    let text = |state, label: &str, remaining| {
+        let holder = Holder {
+            state,
+            label: label.into(),
+            remaining,
+            position: None,
+            ..holder()
+        };
+        super::holder::about(Some(&holder))
+    };
+    let left = Some(Duration::from_secs(19));
+    assert_eq!(
+        text(HolderState::Kept, "web-1:42", left),
+        ": `web-1:42` released it, and its `min_hold` keeps it locked for another 19s"
+    );
+    assert_eq!(
+        text(HolderState::Kept, "web-1:42", None),
+        ": `web-1:42` released it, and its `min_hold` keeps it locked"
+    );
+    assert_eq!(
+        text(HolderState::Revoked, "revoked by ops: stuck", left),
+        ": it was revoked by ops: stuck, and stays locked for another 19s"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Holder, LockError};
+use crate::error::{Holder, HolderState, LockError};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A client that waits longer does not see that the lock became free.
@@ -19,6 +19,10 @@ pub(super) fn until_free(error: &LockError) -> Duration {
 }
 
 fn of_holder(holder: &Holder) -> Duration {
+    if holder.state() != HolderState::Holding {
+        // The lock is free at this time, and not before.
+        return whole_seconds(holder.remaining().unwrap_or(SECOND)).clamp(SECOND, LONGEST);
+    }
     let (time, longest) = match (holder.held_for(), holder.remaining()) {
         (Some(held), Some(remaining)) => (held.min(remaining), LONGEST),
         (Some(held), None) => (held, LONGEST),
@@ -43,6 +47,7 @@ mod tests {
         let ms = Duration::from_millis;
         let estimate = |held_for: Option<u64>, remaining: Option<u64>| {
             let holder = Holder {
+                state: HolderState::Holding,
                 requested_permits: None,
                 label: "host:1".into(),
                 held_for: held_for.map(ms),

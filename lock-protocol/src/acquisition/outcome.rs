@@ -225,6 +225,12 @@ impl ObservedHolder {
         })
     }
 
+    /// Returns whether the lock has no holder: a `min_hold` keeps it, or an operator revoked it. The label says
+    /// which.
+    pub fn is_without_owner(&self) -> bool {
+        self.owner_id == Some(OwnerId::nil())
+    }
+
     /// Returns whether this library wrote the lock.
     pub fn is_of_this_library(&self) -> bool {
         self.owner_id.is_some() || self.kind.is_shared()

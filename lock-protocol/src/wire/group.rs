@@ -1,6 +1,6 @@
 //! The texts of a shared lock: the value of its key, and its members.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::SHARED;
 use crate::clock::ServerMs;
@@ -69,11 +69,14 @@ pub struct Member {
     pub label: String,
 }
 
+/// The first byte of a member that a `min_hold` keeps.
+pub const KEPT: char = '-';
+
 /// Whether a member still belongs to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ownership {
     Owned,
-    /// A `min_hold` keeps the permit, and its owner has released it. The text begins with `-`.
+    /// A `min_hold` keeps the permit, and its owner has released it. The text begins with [`KEPT`].
     Kept,
 }
 
@@ -86,7 +89,7 @@ impl fmt::Display for Member {
             label,
         } = self;
         if *ownership == Ownership::Kept {
-            f.write_str("-")?;
+            f.write_char(KEPT)?;
         }
         write!(f, "{owner_id} {number} {label}")
     }

@@ -377,13 +377,18 @@ fn run_behind_a_revoked_lock_says_so() {
     );
 }
 
-/// Returns the text without the numbers of its times.
+/// Returns the text without its times and numbers.
 fn without_times(text: &str) -> String {
     let words = text.split(' ');
     let words: Vec<_> = words
         .map(|word| {
             let is_number = word.parse::<f64>().is_ok();
-            if is_number { "N" } else { word }
+            let is_time = word.ends_with('Z') && word.contains('T');
+            match (is_number, is_time) {
+                (true, _) => "N",
+                (_, true) => "T",
+                _ => word,
+            }
         })
         .collect();
     words.join(" ")
@@ -398,7 +403,7 @@ fn lock_that_min_hold_keeps_has_no_holder() {
     job.extend(flags);
     job.extend(["--", "true"]);
     assert_eq!(on(&server, &job).code, Some(0));
-    let reason = "no holder; kept locked by --min-hold of web-1:42 for N s";
+    let reason = "no holder; kept until T by --min-hold of web-1:42 (for N s)";
     let shown = on(&server, &["show", NAME]);
     assert_eq!(shown.code, Some(0));
     let state = format!("\nstate     {reason}\nwaiting   N\n");
@@ -425,6 +430,12 @@ fn lock_that_min_hold_keeps_has_no_holder() {
         rows[1].starts_with("job | (none: --min-hold of web-1:42) | - | "),
         "{rows:?}"
     );
+    // A program tells it from a revocation by the state.
+    let shown = on(&server, &["show", NAME, "--json"]).stdout;
+    assert!(shown.contains("\"state\":\"kept\""), "{shown}");
+    let kept =
+        "\"kept\":{\"by\":\"min_hold\",\"label\":\"web-1:42\",\"kind\":\"exclusive\",\"until\":\"";
+    assert!(shown.contains(kept), "{shown}");
 }
 
 /// While the user reads the question, another client gets the lock. A lock without a token is known by

@@ -65,6 +65,18 @@ fn json_matches_schema() {
     share(&server, "shared");
     collect(&["show", "shared"]);
     collect(&["list", "--all"]);
+    let nightly = [
+        "run",
+        "--name",
+        "nightly",
+        "--min-hold",
+        "20s",
+        "--",
+        "true",
+    ];
+    assert_eq!(Lockctl::on(&server, &nightly).run().code, Some(0));
+    collect(&["show", "nightly"]);
+    collect(&["list", "-q"]);
     collect(&["release", NAME, "--yes", "--token", "1"]);
     collect(&["release", NAME, "--yes", "--reason", "stuck import"]);
     collect(&["show", NAME]);
@@ -110,7 +122,7 @@ fn json_matches_schema() {
         (&5.into(), &"8 permits".into())
     );
     assert_eq!(shared["holders"][0]["kind"], "4 of 8 permits");
-    for state in ["free", "held", "blocked", "foreign"] {
+    for state in ["free", "held", "kept", "blocked", "foreign"] {
         let state = format!("\"state\":\"{state}\"");
         assert!(lines.iter().any(|line| line.contains(&state)), "{state}");
     }

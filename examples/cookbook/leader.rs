@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use examples::Table;
-use lock_core::{FencingToken, LockError, LockGuard, LockManager};
+use lock_core::{FencingToken, LockError, LockManager, Term};
 
 /// A standby follows a dead leader within this time.
 const TTL: Duration = Duration::from_secs(3);
@@ -45,14 +45,14 @@ async fn run() -> Result<(), Box<dyn Error>> {
 /// Leads for as long as it can. The body runs once for each term: it is dropped when the lead is lost.
 async fn lead(locks: &LockManager, bills: &Arc<Table>) -> Result<Infallible, LockError> {
     let election = locks.lock("leader:billing").ttl(TTL);
-    election.lead(async |term| work(term, bills).await).await
+    election.lead(|term| work(term, bills)).await
 }
 // endregion
 
 /// Says when a term has ended, however it ends.
-struct Term;
+struct Leading;
 
-impl Drop for Term {
+impl Drop for Leading {
     fn drop(&mut self) {
         println!("not the leader any more");
     }
@@ -60,12 +60,12 @@ impl Drop for Term {
 
 /// The leader's work. Each write carries the token of the term, so that the table can refuse the write of an earlier
 /// leader that was paused.
-async fn work(term: &LockGuard, bills: &Arc<Table>) -> Infallible {
+async fn work(term: Term, bills: &Arc<Table>) -> Infallible {
     let token = term.fencing_token().expect("a lock of Redis has a token");
     // Before anything else: from now on, the table refuses the steps of earlier leaders.
     let claimed = on_blocking_thread(bills, move |bills| write(bills, token, "leading")).await;
     println!("{claimed} with token {token}");
-    let _term = Term;
+    let _leading = Leading;
     loop {
         // The step goes on when the body is dropped: no lock can take back what it does.
         on_blocking_thread(bills, move |bills| {

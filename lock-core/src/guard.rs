@@ -255,6 +255,18 @@ pub struct LockWatch {
 }
 
 impl LockWatch {
+    /// Returns the key that is locked, as [`LockGuard::key`] does.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.held.key.as_str()
+    }
+
+    /// Returns the kind of the lock, as [`LockGuard::kind`] does.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.held.kind()
+    }
+
     /// Returns whether the lock is lost, as [`LockGuard::is_lost`] does. A released lock is not lost: see
     /// [`is_held`](Self::is_held).
     #[must_use]
@@ -300,15 +312,14 @@ impl LockWatch {
 impl fmt::Debug for LockWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockWatch")
-            .field("key", &self.held.key.as_str())
+            .field("key", &self.key())
             .field("is_lost", &self.is_lost())
             .finish_non_exhaustive()
     }
 }
 
-#[cfg(feature = "testing")]
 impl LockWatch {
-    pub(crate) fn held(&self) -> &HeldLock {
+    pub(crate) fn held(&self) -> &Arc<HeldLock> {
         &self.held
     }
 }

@@ -1,12 +1,17 @@
 //! Leadership: a lock that the caller wants for as long as it runs.
 
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::LockError;
-use crate::guard::{self, LockGuard};
+use crate::guard::{self, LockGuard, LockWatch};
 use crate::request::LockRequest;
+use crate::runtime::inner::ManagerInner;
 use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::kind::{InvalidKindReason, Kind};
 
@@ -19,6 +24,73 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Short compared to the ttl of a leader, and long enough for a server that is down.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// One term of a leader: what [`LockRequest::lead`] gives to the body.
+///
+/// The term shows the state of the lock, as a [`LockWatch`] does, and can renew it. It can neither keep nor release
+/// the lock: the term ends with the body. Clones are cheap, and each task of the leader may have one. A clone that
+/// outlives the body says that the lock is no longer [held](LockWatch::is_held).
+///
+/// ```
+/// # use lock_core::{FencingToken, LockError, LockManager, Term};
+/// # struct Bills;
+/// # impl Bills { async fn send(&self, _: Option<FencingToken>) {} }
+/// async fn work(term: Term, bills: &Bills) {
+///     bills.send(term.fencing_token()).await;
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// # let bills = Bills;
+/// let locks = LockManager::in_memory();
+/// locks.lock("leader:billing").lead(|term| work(term, &bills)).await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Term {
+    watch: LockWatch,
+    inner: Arc<ManagerInner>,
+}
+
+impl Term {
+    fn new(guard: &LockGuard, inner: &Arc<ManagerInner>) -> Self {
+        Self {
+            watch: guard.watch(),
+            inner: Arc::clone(inner),
+        }
+    }
+
+    /// Renews the lease to the whole ttl now, in addition to the renewals in the background. A leader does so to
+    /// hear from the server that it still leads.
+    ///
+    /// # Errors
+    /// As [`LockGuard::renew`]. After the end of the body this is [`LockError::Lost`].
+    ///
+    /// # Cancel safety
+    /// A renewal whose future is dropped may or may not extend the lease.
+    #[doc(alias = "extend")]
+    pub async fn renew(&self) -> Result<(), LockError> {
+        self.inner.renew(self.watch.held()).await
+    }
+}
+
+impl Deref for Term {
+    type Target = LockWatch;
+
+    fn deref(&self) -> &LockWatch {
+        &self.watch
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Term")
+            .field("key", &self.key())
+            .field("fencing_token", &self.fencing_token())
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
 impl LockRequest {
     /// Waits until the caller is the leader, and runs `body` while it is. Returns the result of the first
     /// `body` that ends, after the lock is released.
@@ -27,10 +99,10 @@ impl LockRequest {
     /// caller in the queue is the leader. When the lock is lost, the library drops the body at its next await,
     /// and only then waits for the next term. So one process never has two bodies.
     ///
-    /// The guard is the term: its [fencing token](LockGuard::fencing_token) grows with each term of an exclusive
-    /// lock. With [permits](Self::permits), several callers lead at one time, and they share a token. A leader that
-    /// was paused does not know yet that its term has ended. Send the token with each write, and let the resource
-    /// refuse a lower one.
+    /// The [fencing token](LockWatch::fencing_token) of the [`Term`] grows with each term of an exclusive lock. With
+    /// [permits](Self::permits), several callers lead at one time, and they share a token. A leader that was paused
+    /// does not know yet that its term has ended. Send the token with each write, and let the resource refuse a lower
+    /// one.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -45,6 +117,52 @@ impl LockRequest {
     /// # }
     /// ```
     ///
+    /// # How to write the body
+    /// The library calls `body` once for each term, and each call returns a future. The future may borrow what is
+    /// outside of the closure, also in a spawned task:
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Term};
+    /// # use std::sync::Arc;
+    /// # struct Bills;
+    /// # async fn work(_term: Term, _bills: &Bills) {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = LockManager::in_memory();
+    /// # let bills = Arc::new(Bills);
+    /// let (request, shared) = (locks.lock("leader:billing"), Arc::clone(&bills));
+    /// let leading = tokio::spawn(async move {
+    ///     request.lead(|term| work(term, &shared)).await
+    /// });
+    /// # leading.await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It cannot borrow what the closure itself owns or changes: a later term needs that again. So a `move` closure
+    /// clones for each term, and a counter changes before the future begins:
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, Term};
+    /// # use std::sync::Arc;
+    /// # struct Bills;
+    /// # async fn work(_term: Term, _bills: &Bills) {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = LockManager::in_memory();
+    /// # let bills = Arc::new(Bills);
+    /// let mut terms = 0;
+    /// let election = locks.lock("leader:billing").lead(move |term| {
+    ///     terms += 1;
+    ///     println!("term {terms} of this process");
+    ///     let bills = Arc::clone(&bills);
+    ///     async move { work(term, &bills).await }
+    /// });
+    /// # election.await
+    /// # }
+    /// ```
+    ///
+    /// # How long it waits
     /// A caller stays in the queue for ten minutes at a time, and then enters it again at once. An
     /// [override](crate::LockManager::set_overrides) of the `wait` replaces the ten minutes; after a wait of less than
     /// a second comes a pause.
@@ -62,7 +180,10 @@ impl LockRequest {
     ///
     /// # Cancel safety
     /// Dropping the future drops the body, and leaves the queue or releases the lock in the background.
-    pub async fn lead<T>(self, mut body: impl AsyncFnMut(&LockGuard) -> T) -> Result<T, LockError> {
+    pub async fn lead<F: Future>(
+        self,
+        mut body: impl FnMut(Term) -> F,
+    ) -> Result<F::Output, LockError> {
         if let Some(wait) = self.own_wait() {
             return Err(LockError::InvalidWait { wait });
         }
@@ -75,9 +196,12 @@ impl LockRequest {
             let begun = Instant::now();
             let closed = campaign.manager().activity.closed();
             let ended = match campaign.clone().acquire().await {
-                Ok(term) => {
+                Ok(guard) => {
                     pauses.reset();
-                    guard::run_until(term, &mut body, closed).await
+                    let term = Term::new(&guard, campaign.manager());
+                    // The body is called in its first poll: inside its scope, and not after a shutdown.
+                    let body = &mut body;
+                    guard::run_until(guard, async move { body(term).await }, closed).await
                 }
                 Err(error) => Err(error),
             };
@@ -232,7 +356,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wait_and_read_are_refused() {
         let locks = LockManager::in_memory();
-        let body = async |_: &LockGuard| ();
+        let body = async |_: Term| ();
         let error = locks.lock("k").wait(SECOND).lead(body).await.unwrap_err();
         assert!(
             matches!(error, LockError::InvalidWait { wait } if wait == SECOND),

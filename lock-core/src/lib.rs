@@ -62,6 +62,7 @@ pub use error::{
 pub use guard::{LockGuard, LockWatch, Lost};
 pub use health::{Health, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
+pub use lead::Term;
 #[doc(inline)]
 pub use lock_protocol::dialect::{
     Capabilities, Dialect, InvalidDialectReason, RedissonLock, ReleaseMethod,

@@ -240,8 +240,29 @@ impl LockRequest {
     /// Returns the body's result unchanged, even when the release fails. The library traces a
     /// failed release and counts it in [`LockStats`](crate::LockStats).
     ///
-    /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow
-    /// the guard.
+    /// Write the body as an async closure. It may borrow what is around it, also in a spawned task:
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let mut lines = vec![20, 22];
+    /// let total: u32 = locks
+    ///     .lock("invoice")
+    ///     .run(async |held| {
+    ///         assert!(!held.is_lost());
+    ///         lines.push(8);
+    ///         lines.iter().sum()
+    ///     })
+    ///     .await?;
+    /// assert_eq!(total, 50);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A plain closure that returns a future, `|held| async { .. }`, does not compile: "implementation of `FnOnce` is
+    /// not general enough". Its future cannot borrow the guard. Write `async |held| { .. }` instead.
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock is lost

@@ -57,12 +57,6 @@ pub fn lease_end(watch: &LockWatch) -> Option<u64> {
     end.map(lock_protocol::clock::Moment::as_nanos)
 }
 
-/// Returns the kind of the lock.
-#[must_use]
-pub fn kind(watch: &LockWatch) -> Kind {
-    watch.held().kind()
-}
-
 /// Returns whether the locks are on a server. Then their clock is real.
 #[must_use]
 pub fn has_server(manager: &LockManager) -> bool {

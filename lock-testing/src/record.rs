@@ -145,7 +145,7 @@ impl AcquisitionRecord {
     pub fn granted(&self, held: &LockWatch) {
         let mut event = self.event(Call::Acquire, Kind::Ok);
         event.token = held.fencing_token().map(u64::from);
-        event.lock_kind = testing::kind(held);
+        event.lock_kind = held.kind();
         event.valid_until = Some(self.lease_end(held, event.at));
         *locked(&self.grant) = Grant {
             token: event.token,

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, Override, Renew};
+use lock_core::{BackendErrorKind, LockError, LockManager, Override, Renew, Term};
 use test_support::fixtures::{KEY, NAME, SOON, ms, queue_length};
 use test_support::{RedisServer, eventually_async};
-use tests::{assert_nothing_left, fencing_token, in_time};
+use tests::{assert_nothing_left, in_time};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -27,22 +27,27 @@ struct Terms {
     leading: AtomicUsize,
 }
 
-/// One body. Its drop ends the term, also when the library drops the body.
-struct Term(Arc<Terms>);
+/// One body. Its drop ends the count, also when the library drops the body.
+struct Leading<'a>(&'a Terms);
 
-impl Term {
-    fn begin(terms: &Arc<Terms>, guard: &LockGuard) -> Self {
+impl<'a> Leading<'a> {
+    fn begin(terms: &'a Terms, token: u64) -> Self {
         let others = terms.leading.fetch_add(1, Ordering::SeqCst);
         assert_eq!(others, 0, "two leaders at once");
-        terms.tokens.lock().unwrap().push(fencing_token(guard));
-        Self(Arc::clone(terms))
+        terms.tokens.lock().unwrap().push(token);
+        Self(terms)
     }
 }
 
-impl Drop for Term {
+impl Drop for Leading<'_> {
     fn drop(&mut self) {
         self.0.leading.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+fn token_of(term: &Term) -> u64 {
+    let token = term.fencing_token();
+    token.expect("every grant has a token").as_u64()
 }
 
 impl Terms {
@@ -55,19 +60,20 @@ impl Terms {
     }
 }
 
-/// Starts a candidate. The first term of all never ends by itself, and each later one returns its token. The
-/// future is `Send`, with a body that borrows its term across an await.
+/// Starts a candidate. The first term of all never ends by itself, and each later one returns its token.
 fn start_candidate(locks: &LockManager, terms: &Arc<Terms>) -> JoinHandle<Result<u64, LockError>> {
-    let terms = Arc::clone(terms);
-    let campaign = locks.lock(NAME).ttl(TTL).lead(async move |guard| {
-        let _term = Term::begin(&terms, guard);
-        if terms.count() == 1 {
-            std::future::pending::<()>().await;
-        }
-        tokio::task::yield_now().await;
-        fencing_token(guard)
-    });
-    tokio::spawn(campaign)
+    let (request, terms) = (locks.lock(NAME).ttl(TTL), Arc::clone(terms));
+    tokio::spawn(async move {
+        let campaign = request.lead(async |term| {
+            let _leading = Leading::begin(&terms, token_of(&term));
+            if terms.count() == 1 {
+                std::future::pending::<()>().await;
+            }
+            tokio::task::yield_now().await;
+            token_of(&term)
+        });
+        campaign.await
+    })
 }
 
 /// The leader and the candidate in the queue go on after the outage. The leader's body is dropped when its lease
@@ -139,8 +145,8 @@ async fn leader_returns_an_error_that_stays() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["RPUSH", KEY, "x"]);
-    let body = async |_: &LockGuard| panic!("the body runs without the lock");
-    let campaign = in_time(ms(100), locks.lock(NAME).lead::<()>(body));
+    let body = async |_| -> () { panic!("the body runs without the lock") };
+    let campaign = in_time(ms(100), locks.lock(NAME).lead(body));
     let outcome = tokio::time::timeout(SOON, campaign).await;
     let error = outcome.expect("the campaign ends").unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");

@@ -6,6 +6,7 @@ use tests::one_attempt;
 
 mod background;
 mod bad_input;
+mod body_forms;
 mod cancellation;
 mod commands;
 mod configuration;

@@ -100,12 +100,12 @@ pub(crate) async fn run<H: Holding, T>(
 /// result, also when `end` completes during the release.
 pub(crate) async fn run_until<H: Holding, T>(
     mut held: H,
-    body: impl AsyncFnOnce(&H) -> T,
+    body: impl Future<Output = T>,
     end: impl Future<Output = ()>,
 ) -> Result<Option<T>, LockError> {
     let out = {
         let mut lost = held.loss();
-        let mut body = std::pin::pin!(body(&held));
+        let mut body = std::pin::pin!(body);
         let mut end = std::pin::pin!(end);
         std::future::poll_fn(|cx| {
             if Pin::new(&mut lost).poll(cx).is_ready() {

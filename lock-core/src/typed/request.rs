@@ -120,6 +120,31 @@ impl<L: Lock, M: HeldMode> HeldRequest<L, M> {
     ///
     /// Write the body as `async |held| { .. }`: a plain closure that returns a future cannot borrow the proof.
     ///
+    /// One case needs more: the lock borrows, and the call is in a spawned task or in a boxed future that is `Send`.
+    /// There the compiler says "implementation of `AsyncFnOnce` is not general enough". Give the body a variable, with
+    /// the type of its parameter. An `async fn` works too, and so does a lock that owns its fields.
+    ///
+    /// ```
+    /// # use lock_core::{Held, Lock, LockError, LockManager};
+    /// #[derive(Lock)]
+    /// #[lock(name = "customer:{id}")]
+    /// struct CustomerLock<'a> {
+    ///     id: &'a str,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = LockManager::in_memory();
+    /// let length = tokio::spawn(async move {
+    ///     let id = String::from("c-7");
+    ///     let body = async |customer: &Held<CustomerLock<'_>>| customer.id.len();
+    ///     locks.hold(CustomerLock { id: &id }).run(body).await
+    /// });
+    /// assert_eq!(length.await??, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`LockRequest::run`].
     ///

@@ -1,7 +1,9 @@
 //! What the crate `lock-testing` needs of this library. Not an interface: use that crate.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::faulty::FaultyBackend;
@@ -9,15 +11,25 @@ use crate::error::{BackendErrorKind, Holder, LockError};
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::request::LockRequest;
+use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::Kind;
 use lock_protocol::kind::Kind;
 use lock_protocol::lease::LeaseConfig;
+use lock_protocol::lease::{LeaseAction, LeaseConfig};
+use lock_protocol::loss::LossReason;
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
+use lock_protocol::owner_id::OwnerId;
 use lock_protocol::renew::Renew;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
 use lock_protocol::ttl::Ttl;
 
 pub use crate::backend::faulty::Command;
@@ -37,7 +49,17 @@ pub fn in_memory_with_faults(
 ) -> Result<(LockManager, Faults), LockError> {
     let (manager, backend) = builder.try_in_memory_on(FaultyBackend::new)?;
     let inner = Arc::clone(manager.inner());
-    Ok((manager, Faults { backend, inner }))
+    let faults = Faults { backend, inner };
+    let weak = faults.downgrade();
+    let on_tracked = move |held: &Arc<HeldLock>| {
+        if let Some(faults) = weak.upgrade()
+            && faults.fails_renewals()
+        {
+            faults.begin_renewals(held);
+        }
+    };
+    let _set_once = faults.inner.on_tracked.set(Box::new(on_tracked));
+    Ok((manager, faults))
 }
 
 /// Returns the current moment on the clock by which the manager counts its leases, in nanoseconds.
@@ -104,29 +126,51 @@ impl Faults {
     /// [`BackendErrorKind::Unreachable`] until [`up`](Self::up).
     ///
     /// An acquire waits for a connection, at most for its wait. An acquire that does not wait fails
-    /// after the command timeout. Guards keep their locks: call [`lose_all`](Self::lose_all) for an
-    /// outage that is longer than the ttl.
+    /// after the command timeout. Renewals fail too, so a held lock expires when the outage is longer than its ttl.
     pub fn down(&self) {
         self.backend.down();
+        self.update_renewals();
     }
 
     /// Connects the manager again. The locks of guards that were dropped meanwhile are released.
     pub fn up(&self) {
         self.backend.up();
+        self.update_renewals();
     }
 
     /// Refuses all commands of this kind, until [`accept`](Self::accept).
     ///
     /// With a [temporary](LockError::is_retryable) kind, an acquire that waits tries again until
     /// the end of its wait. With another kind it fails at once.
+    ///
+    /// While [renewals](Command::Renew) are refused, the library sends those of each held lock in the background, and
+    /// the lock expires with its ttl, as with a server. A lock with [`Renew::Never`] expires with its ttl anyway.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{BackendErrorKind, LockError, LockManager, LossReason};
+    /// # use lock_core::testing::{Command, in_memory_with_faults};
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let (locks, faults) = in_memory_with_faults(LockManager::builder())?;
+    /// let report = locks.lock("report").ttl(Duration::from_secs(3)).acquire().await?;
+    /// faults.refuse(Command::Renew, BackendErrorKind::OutOfMemory);
+    /// report.lost().await;
+    /// assert_eq!(report.loss_reason(), Some(LossReason::Expired));
+    /// assert!(locks.stats().renewals_failed > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn refuse(&self, command: Command, kind: BackendErrorKind) {
         self.backend.refuse(command, kind);
+        self.update_renewals();
     }
 
     /// Refuses the next command of this kind only. Several calls refuse as many commands, in order.
     ///
     /// The refusal of one command may have no visible effect, because the library itself sends
-    /// another one. It repeats a release after a temporary error, and an acquire that waits. It also
+    /// another one. A refused renewal is one of [`LockGuard::renew`](crate::LockGuard::renew): in memory the library
+    /// sends others only while all of them fail. It repeats a release after a temporary error, and an acquire that waits. It also
     /// repeats an acquire that does not wait once, after a broken connection. To make such a call
     /// fail, use [`refuse`](Self::refuse).
     pub fn refuse_next(&self, command: Command, kind: BackendErrorKind) {
@@ -138,8 +182,11 @@ impl Faults {
     /// A command fails with [`BackendErrorKind::TimedOut`] at the end of its time. An acquire has
     /// then got the lock, or is in the queue. The library releases what the acquire got, when the
     /// call fails or its future is dropped.
+    ///
+    /// Without replies to [renewals](Command::Renew), held locks expire, as after [`refuse`](Self::refuse).
     pub fn lose_replies(&self, command: Command) {
         self.backend.lose_replies(command);
+        self.update_renewals();
     }
 
     /// Executes the next command of this kind and loses its reply. Several calls lose as many
@@ -149,18 +196,66 @@ impl Faults {
     }
 
     /// Accepts commands of this kind again, and their replies arrive again. The locks of guards
-    /// whose background release was refused are released.
+    /// whose background release was refused are released. Locks that are still held no longer expire.
     pub fn accept(&self, command: Command) {
         self.backend.accept(command);
+        self.update_renewals();
     }
 
     /// Executes each command of this kind later by `delay`. Zero ends the fault.
     ///
     /// A delay that is longer than the command timeout makes the command fail with
     /// [`BackendErrorKind::TimedOut`], and the backend does not execute it. The releases of dropped
-    /// guards are not delayed.
+    /// guards are not delayed. With such a delay of [renewals](Command::Renew), held locks expire, as after
+    /// [`refuse`](Self::refuse).
     pub fn delay(&self, command: Command, delay: Duration) {
         self.backend.delay(command, delay);
+        self.update_renewals();
+    }
+
+    fn fails_renewals(&self) -> bool {
+        self.backend
+            .fails_renewals(self.inner.config.command_timeout)
+    }
+
+    /// Begins or ends the renewals of all held locks, after a change of the faults.
+    ///
+    /// Locks in memory need no renewals. So they have them only while they fail: a test that advances a paused clock
+    /// by hours does not lose its locks.
+    fn update_renewals(&self) {
+        let fail = self.fails_renewals();
+        for held in self.inner.tracked.held() {
+            if fail {
+                self.begin_renewals(&held);
+            } else if held.end_renewals() {
+                self.backend.memory().renew_now(&held.renewal());
+            }
+        }
+    }
+
+    /// Lets the lease of a lock end at its ttl, and renews it until then.
+    fn begin_renewals(&self, held: &Arc<HeldLock>) {
+        if !held.begin_renewals() {
+            return;
+        }
+        let renewal = held.renewal();
+        self.backend.memory().renew_for(&renewal, renewal.ttl);
+        // Outside of a runtime, the lock expires by the clock, and no caller is told.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        // A task from an earlier fault goes on with this one.
+        if held.scheduled_at().is_none() {
+            held.set_scheduled(held.next_deadline());
+            runtime.spawn(renew(self.downgrade(), Arc::downgrade(held)));
+        }
+    }
+
+    fn downgrade(&self) -> WeakFaults {
+        WeakFaults {
+            backend: Arc::downgrade(&self.backend),
+            inner: Arc::downgrade(&self.inner),
+        }
     }
 
     /// Loses the lock with this name, as when another client deletes its key. Returns whether a
@@ -188,11 +283,16 @@ impl Faults {
         for held in &held {
             // The holder learns of the loss before another caller can get the lock.
             let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(LossReason::Removed)));
-            let renewal = held.renewal();
-            let LeaseConfig { ttl, kind, .. } = renewal.lease_config;
-            self.release(held.key.clone(), held.owner_id, ttl, (kind, renewal.label));
+            self.release_lost(held);
         }
         held.len()
+    }
+
+    /// Lets the next caller have a lost lock.
+    fn release_lost(&self, held: &HeldLock) {
+        let renewal = held.renewal();
+        let LeaseConfig { ttl, kind, .. } = renewal.lease_config;
+        self.release(held.key.clone(), held.owner_id, ttl, (kind, renewal.label));
     }
 
     fn release(&self, key: LockKey, owner_id: OwnerId, ttl: Ttl, (kind, label): (Kind, Arc<str>)) {
@@ -289,6 +389,53 @@ impl Faults {
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.backend.seems_down()
+    }
+}
+
+/// As [`Faults`], and keeps neither the manager nor its locks.
+struct WeakFaults {
+    backend: Weak<FaultyBackend>,
+    inner: Weak<ManagerInner>,
+}
+
+impl WeakFaults {
+    fn upgrade(&self) -> Option<Faults> {
+        Some(Faults {
+            backend: self.backend.upgrade()?,
+            inner: self.inner.upgrade()?,
+        })
+    }
+}
+
+/// Renews a lock while all renewals fail, until it expires, its guard ends or renewals succeed again. It does what
+/// the background worker does with a server.
+async fn renew(faults: WeakFaults, held: Weak<HeldLock>) {
+    while let (Some(faults), Some(held)) = (faults.upgrade(), held.upgrade()) {
+        let now = held.clock.now();
+        let action = held.next_action(now);
+        let timeout = faults.inner.config.command_timeout;
+        let pause = match action {
+            LeaseAction::Renew { .. } => {
+                let limit = action.renewal_limit(now, timeout).unwrap_or(timeout);
+                let renewal = [held.renewal()];
+                let result = faults.backend.renew(&renewal, limit).await.pop();
+                if let Some(result) = result {
+                    let _counted = held.apply_renewal(result);
+                }
+                Duration::ZERO
+            }
+            LeaseAction::WaitUntil(at) => at.since(now),
+            LeaseAction::Done => {
+                held.set_scheduled(None);
+                if held.is_lost() && !held.is_released() {
+                    faults.release_lost(&held);
+                }
+                return;
+            }
+        };
+        // No guard and no manager stay alive for the pause.
+        drop((faults, held));
+        tokio::time::sleep(pause).await;
     }
 }
 

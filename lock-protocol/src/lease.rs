@@ -183,6 +183,35 @@ impl Lease {
         }
     }
 
+    /// Makes an endless lease one that ends at its ttl unless a renewal is confirmed, as with a server. Returns false for
+    /// a lease that is over, or that is not renewed.
+    pub fn begin_renewals(&mut self, now: Moment) -> bool {
+        let Some(interval) = self.config.interval() else {
+            return false;
+        };
+        if !self.is_valid(now) {
+            return false;
+        }
+        if self.renew_at.is_none() {
+            let end = deadline_for(&self.config, now, self.renewed_ttl(now));
+            self.sent = now;
+            self.deadline = Some(no_later_than(self.ends_at, end));
+            self.renew_at = Some(now.plus(interval));
+        }
+        true
+    }
+
+    /// Undoes [`begin_renewals`](Self::begin_renewals). Returns false for a lease that is over, or that is not renewed.
+    pub fn end_renewals(&mut self, now: Moment) -> bool {
+        if self.renew_at.is_none() || !self.is_valid(now) {
+            return false;
+        }
+        self.phase = Phase::Valid;
+        self.deadline = self.ends_at;
+        self.renew_at = None;
+        true
+    }
+
     /// Returns whether a renewal that is confirmed at `now` comes late: after more than half of the lease,
     /// or after its interval and a sixth of the lease.
     pub fn is_late(&self, now: Moment) -> bool {

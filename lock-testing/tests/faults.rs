@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::{BackendErrorKind, LockError, LockManager, LossReason, Renew};
 use lock_testing::{Command, Faults, in_memory_with_faults, try_in_memory_with_faults};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -282,4 +282,134 @@ async fn invalid_setting_is_an_error() {
     let builder = LockManager::builder().default_ttl(Duration::ZERO);
     let made = try_in_memory_with_faults(builder);
     assert!(matches!(made, Err(LockError::InvalidTtl { .. })));
+}
+
+/// The ways in which all renewals fail.
+const FAULTS: [fn(&Faults); 4] = [
+    |faults| faults.refuse(Command::Renew, BackendErrorKind::OutOfMemory),
+    |faults| faults.lose_replies(Command::Renew),
+    |faults| faults.delay(Command::Renew, 60 * SECOND),
+    Faults::down,
+];
+
+/// Ends all of them.
+fn mend(faults: &Faults) {
+    faults.accept(Command::Renew);
+    faults.delay(Command::Renew, Duration::ZERO);
+    faults.up();
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_whose_renewals_fail_expires_with_its_ttl() {
+    for fault in FAULTS {
+        let (locks, faults) = locks();
+        let guard = locks.lock("a").ttl(3 * SECOND).await.unwrap();
+        let waiting = tokio::spawn(locks.lock("a").wait(60 * SECOND).acquire());
+        // For longer than the ttl, nothing ends it.
+        sleep(20 * SECOND).await;
+        assert!(!guard.is_lost() && faults.calls(Command::Renew) == 0);
+        let began = Instant::now();
+        fault(&faults);
+        assert!(guard.remaining() <= 3 * SECOND && !guard.is_lost());
+        guard.lost().await;
+        let lasted = began.elapsed();
+        // The library counts the loss in a task of its own.
+        tokio::task::yield_now().await;
+        assert!(lasted > 2 * SECOND && lasted <= 3 * SECOND, "{lasted:?}");
+        assert_eq!(guard.loss_reason(), Some(LossReason::Expired));
+        assert!(locks.stats().renewals_failed > 0 && faults.calls(Command::Renew) > 0);
+        assert_eq!(locks.stats().lost, 1);
+        mend(&faults);
+        let next = waiting.await.unwrap().unwrap();
+        assert!(next.fencing_token() > guard.fencing_token());
+        assert!(guard.renew().await.unwrap_err().is_lost());
+        sleep(60 * SECOND).await;
+        assert!(!next.is_lost());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_was_acquired_while_renewals_fail_expires_too() {
+    let (locks, faults) = locks();
+    faults.refuse(Command::Renew, BackendErrorKind::Unreachable);
+    let body = locks.lock("a").ttl(SECOND).run(async |_| {
+        sleep(60 * SECOND).await;
+    });
+    let error = body.await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    let both = locks.lock_all(["a", "b"]).ttl(SECOND).await.unwrap();
+    both.lost().await;
+    assert_eq!(both.loss_reason(), Some(LossReason::Expired));
+    let reader = locks.lock("a").read().ttl(SECOND).await.unwrap();
+    reader.lost().await;
+    tokio::task::yield_now().await;
+    assert!(
+        locks
+            .lock("a")
+            .write()
+            .try_acquire()
+            .await
+            .unwrap()
+            .is_some()
+    );
+}
+
+/// A clock that jumps leaves no time for a renewal.
+#[tokio::test(start_paused = true)]
+async fn lock_whose_renewals_fail_is_free_after_a_jump_of_the_clock() {
+    let (locks, faults) = locks();
+    let guard = locks.lock("a").ttl(SECOND).await.unwrap();
+    tokio::time::advance(60 * SECOND).await;
+    assert!(!guard.is_lost());
+    faults.refuse(Command::Renew, BackendErrorKind::Unreachable);
+    let waiting = tokio::spawn(locks.lock("a").wait(600 * SECOND).acquire());
+    tokio::task::yield_now().await;
+    tokio::time::advance(60 * SECOND).await;
+    assert!(guard.is_lost());
+    let next = timeout(SECOND, waiting).await.unwrap().unwrap().unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    drop(next);
+    let alone = locks.lock("b").ttl(SECOND).await.unwrap();
+    tokio::time::advance(60 * SECOND).await;
+    assert!(locks.lock("b").try_acquire().await.unwrap().is_some());
+    assert!(alone.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_is_held_on_when_renewals_succeed_before_its_lease_ends() {
+    for fault in FAULTS {
+        let (locks, faults) = locks();
+        let guard = locks.lock("a").ttl(3 * SECOND).await.unwrap();
+        let limited = locks.lock("b").ttl(3 * SECOND).max_hold(30 * SECOND);
+        let limited = limited.await.unwrap();
+        let never = locks.lock("c").ttl(9 * SECOND).renew(Renew::Never);
+        let never = never.await.unwrap();
+        let began = Instant::now();
+        for _ in 0..4 {
+            fault(&faults);
+            sleep(2 * SECOND).await;
+            mend(&faults);
+        }
+        tokio::time::advance(20 * SECOND).await;
+        assert!(!guard.is_lost() && !limited.is_lost());
+        assert!(never.is_lost());
+        assert_eq!(guard.remaining(), 3 * SECOND);
+        assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
+        limited.lost().await;
+        assert_eq!(limited.loss_reason(), Some(LossReason::MaxHold));
+        assert_eq!(began.elapsed(), 30 * SECOND);
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_lock_is_not_renewed_while_renewals_fail() {
+    let (locks, faults) = locks();
+    let guard = locks.lock("a").ttl(3 * SECOND).await.unwrap();
+    faults.refuse(Command::Renew, BackendErrorKind::Unreachable);
+    guard.release().await.unwrap();
+    let next = locks.lock("a").ttl(90 * SECOND).await.unwrap();
+    sleep(20 * SECOND).await;
+    assert!(!next.is_lost() && faults.calls(Command::Renew) == 0);
+    assert_eq!(locks.stats().lost, 0);
 }

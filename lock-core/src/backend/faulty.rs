@@ -24,7 +24,9 @@ use lock_protocol::lock_state::ForceReply;
 pub enum Command {
     /// An acquire, or a poll of a waiter.
     Acquire,
-    /// A renewal by [`LockGuard::renew`](crate::LockGuard::renew). In memory there are no others.
+    /// A renewal. In memory, a lock needs none while they would succeed, so only
+    /// [`LockGuard::renew`](crate::LockGuard::renew) sends them. While a fault makes all renewals fail, the library also
+    /// sends those of each held lock, and the lock expires with its ttl.
     Renew,
     /// A release, or the cancel of an acquire.
     Release,
@@ -148,6 +150,12 @@ impl FaultyBackend {
 
     pub(crate) fn calls(&self, command: Command) -> u64 {
         self.plan.lock().of(command).calls
+    }
+
+    /// Returns whether every renewal fails now that has to get its reply within `limit`.
+    pub(crate) fn fails_renewals(&self, limit: Duration) -> bool {
+        let plan = self.plan.lock();
+        self.is_down() || plan.renew.every.is_some() || plan.renew.delay > limit
     }
 
     fn is_down(&self) -> bool {

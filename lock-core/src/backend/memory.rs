@@ -240,9 +240,14 @@ impl MemoryBackend {
         }
     }
 
-    fn renew_now(&self, renewal: &Renewal) -> RenewOutcome {
+    /// Renews the lease, which ends with the guard or the longest hold.
+    pub(crate) fn renew_now(&self, renewal: &Renewal) -> RenewOutcome {
+        self.renew_for(renewal, lease_of(renewal.lease_config))
+    }
+
+    /// Sets what is left of the lease, if the lock still has this owner.
+    pub(crate) fn renew_for(&self, renewal: &Renewal, lease: Duration) -> RenewOutcome {
         let now = Clock::Tokio.now();
-        let lease = lease_of(renewal.lease_config);
         let ttl_ms = lock_protocol::ttl::whole_millis(lease);
         let (reply, content) = self.command(&renewal.key.text(), now, |lock_state, at, _| {
             let command = lock_state::RenewCommand {

@@ -139,6 +139,20 @@ impl HeldLock {
         self.state.lock().lease.renew_soon(now)
     }
 
+    /// Makes an endless lease one that needs renewals: see [`Lease::begin_renewals`].
+    #[cfg(feature = "testing")]
+    pub(crate) fn begin_renewals(&self) -> bool {
+        let now = self.clock.now();
+        self.change(|lease| lease.begin_renewals(now))
+    }
+
+    /// Undoes [`begin_renewals`](Self::begin_renewals).
+    #[cfg(feature = "testing")]
+    pub(crate) fn end_renewals(&self) -> bool {
+        let now = self.clock.now();
+        self.change(|lease| lease.end_renewals(now))
+    }
+
     pub(crate) fn next_action(&self, now: Moment) -> LeaseAction {
         self.change(|lease| lease.next_action(now))
     }

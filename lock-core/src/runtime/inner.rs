@@ -41,8 +41,15 @@ pub(crate) struct ManagerInner {
     /// The held locks, where no background worker has them.
     pub(crate) tracked: TrackedLocks,
     pub(crate) overrides: CurrentOverrides,
+    /// Called with each lock that is tracked without a background worker.
+    #[cfg(feature = "testing")]
+    pub(crate) on_tracked: std::sync::OnceLock<OnTracked>,
     process: Process,
 }
+
+/// What a manager with faults does with a new held lock.
+#[cfg(feature = "testing")]
+pub(crate) type OnTracked = Box<dyn Fn(&Arc<HeldLock>) + Send + Sync>;
 
 impl ManagerInner {
     /// Creates the state for a backend that holds locks without renewals.
@@ -64,6 +71,8 @@ impl ManagerInner {
             probe: Probe::default(),
             worker: None,
             tracked: TrackedLocks::default(),
+            #[cfg(feature = "testing")]
+            on_tracked: std::sync::OnceLock::new(),
             process: Process::current(),
         }
     }
@@ -164,6 +173,10 @@ impl ManagerInner {
             worker.track(held);
         } else if let Some(reason) = self.tracked.add(held) {
             let _lost = held.apply_renewal(Ok(RenewOutcome::NotOwner(reason)));
+        }
+        #[cfg(feature = "testing")]
+        if let Some(on_tracked) = self.on_tracked.get() {
+            on_tracked(held);
         }
     }
 

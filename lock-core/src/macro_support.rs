@@ -28,7 +28,8 @@ pub use self::call::{
     Acquire, AcquireFuture, AcquireOrContended, BoxFuture, GuardSlot, acquire_or_contended, guard,
 };
 pub use self::declared::{
-    AcquireHeld, acquire_exclusive, acquire_held, acquire_read, acquire_write, declaration,
+    AcquireHeld, acquire_exclusive, acquire_held, acquire_read, acquire_write, declaration, held,
+    without_proof,
 };
 pub use self::from_lock_error::FromLockError;
 pub use self::name::{

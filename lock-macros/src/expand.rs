@@ -55,9 +55,24 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
         .expand(&args.kind, contention, &args.krate, generics);
     let AcquireCall { path, name } = acquire_call(args, function);
     let acquired = quote_spanned!(site=> #path(#manager, #name, #options));
-    // The body may use what is held before the compiler knows the type of the acquire.
-    let slot_type = (args.lock.is_some() && args.bind.is_some())
-        .then(|| quote_spanned!(site=> #slot.is_for(&#acquire);));
+    let new_slot = quote_spanned!(site=> let #slot = #krate::macro_support::GuardSlot::new(););
+    let acquire_into_slot = match (&args.lock, &args.bind) {
+        // The guard is dropped before the declared lock, so it comes last.
+        (Some(_), None) => {
+            let declared = local("declared", site);
+            quote_spanned! {site=>
+                let (#acquire, #declared) = #krate::macro_support::without_proof(#acquired);
+                #new_slot
+            }
+        }
+        // The body may use what is held before the compiler knows the type of the acquire.
+        (Some(_), Some(_)) => quote_spanned! {site=>
+            #new_slot
+            let #acquire = #acquired;
+            #slot.is_for(&#acquire);
+        },
+        (None, _) => quote_spanned!(site=> #new_slot let #acquire = #acquired;),
+    };
     let handler = handler(args);
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {
@@ -78,9 +93,7 @@ pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
     let steps = quote_spanned! {site=>
         let #output = #return_type;
         #declared
-        let #slot = #krate::macro_support::GuardSlot::new();
-        let #acquire = #acquired;
-        #slot_type
+        #acquire_into_slot
         #handler
         #section
     };

@@ -1,6 +1,8 @@
 //! The size of the future of an annotated function.
 
-use lock_core::{LockError, LockManager, distributed_lock};
+use std::cell::Cell;
+
+use lock_core::{Lock, LockError, LockManager, distributed_lock};
 
 use crate::is_held;
 
@@ -61,4 +63,86 @@ async fn future_grows_only_by_the_arguments_and_the_result() {
     grows::<5_000, 1, 1>(&locks);
     grows::<1, 1, 3_000>(&locks);
     grows::<5_000, 10_000, 3_000>(&locks);
+}
+
+/// A declared lock of some bytes. It is `Send`, but not `Sync`.
+#[derive(Lock)]
+#[lock(name = "size", wait = "0s")]
+struct Large<const L: usize> {
+    bytes: Cell<Bytes<L>>,
+}
+
+const fn large<const L: usize>() -> Large<L> {
+    Large {
+        bytes: Cell::new([1; L]),
+    }
+}
+
+#[derive(Lock)]
+#[lock(name = "size", wait = "0s")]
+struct LargeSync<const L: usize> {
+    bytes: Bytes<L>,
+}
+
+async fn plain_without_arguments(locks: &LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    Ok(u8::from(is_held(locks, "size").await))
+}
+
+#[distributed_lock(lock = large::<L>(), manager = locks)]
+async fn declared<const L: usize>(locks: &LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    Ok(u8::from(is_held(locks, "size").await))
+}
+
+#[distributed_lock(lock = large::<L>(), on_contended = |_| Ok(0), manager = locks)]
+async fn declared_and_answered<const L: usize>(locks: &LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    Ok(u8::from(is_held(locks, "size").await))
+}
+
+#[distributed_lock(lock = LargeSync { bytes: [1; L] }, bind = held, manager = locks)]
+async fn declared_and_bound<const L: usize>(locks: &LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    Ok(held.bytes[L - 1] * u8::from(is_held(locks, "size").await))
+}
+
+#[distributed_lock(
+    lock = LargeSync { bytes: [1; L] },
+    bind = held,
+    on_contended = |_| Ok(0),
+    release = background,
+    manager = locks,
+)]
+async fn declared_bound_and_answered<const L: usize>(locks: &LockManager) -> Result<u8, LockError> {
+    tokio::task::yield_now().await;
+    Ok(held.bytes[L - 1] * u8::from(is_held(locks, "size").await))
+}
+
+#[tokio::test]
+async fn future_does_not_grow_by_a_declared_lock() {
+    const SIZE: usize = 8192;
+    let locks = LockManager::in_memory();
+    let plain = size_of_val(&plain_without_arguments(&locks));
+    for size in [
+        size_of_val(&declared::<SIZE>(&locks)),
+        size_of_val(&declared_and_answered::<SIZE>(&locks)),
+        size_of_val(&declared_and_bound::<SIZE>(&locks)),
+        size_of_val(&declared_bound_and_answered::<SIZE>(&locks)),
+    ] {
+        assert!(size <= plain + 512, "{plain} became {size}");
+    }
+    assert_eq!(large::<1>().bytes.get(), [1]);
+    assert_eq!(declared::<1>(&locks).await.expect("free"), 1);
+    assert_eq!(declared_and_bound::<SIZE>(&locks).await.expect("free"), 1);
+}
+
+#[tokio::test]
+async fn future_with_a_declared_lock_that_is_not_sync_is_send() {
+    let locks = LockManager::in_memory();
+    let spawned = |locks: LockManager| tokio::spawn(async move { declared::<1>(&locks).await });
+    let held = spawned(locks.clone()).await.expect("no panic");
+    assert_eq!(held.expect("free"), 1);
+    let answered = tokio::spawn(async move { declared_and_answered::<1>(&locks).await });
+    assert_eq!(answered.await.expect("no panic").expect("free"), 1);
 }

@@ -73,6 +73,32 @@ impl Holding for LockGuard {
     }
 }
 
+impl<H: Holding> Holding for Box<H> {
+    type Loss = H::Loss;
+    type Scope = H::Scope;
+    type Outcome = H::Outcome;
+
+    fn loss(&self) -> H::Loss {
+        H::loss(self)
+    }
+
+    fn loss_error(&self) -> LockError {
+        H::loss_error(self)
+    }
+
+    fn enter_body(&self) -> H::Scope {
+        H::enter_body(self)
+    }
+
+    fn release_after_body(&self) -> impl Future<Output = H::Outcome> + Send {
+        H::release_after_body(self)
+    }
+
+    fn finish_body(&mut self, outcome: &H::Outcome) {
+        H::finish_body(self, outcome);
+    }
+}
+
 /// Runs `body` to its end, or drops it at the loss. Releases after the body.
 pub(crate) async fn run<H: Holding, T>(
     mut held: H,

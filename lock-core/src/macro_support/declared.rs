@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::acquire::acquire_declared;
-use super::call::{Acquire, AcquireFuture};
+use super::call::{Acquire, AcquireFuture, GuardSlot, guard};
 use super::options::Options;
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
@@ -24,16 +24,14 @@ pub fn declaration(name: LockName, options: Options) -> Declaration {
     }
 }
 
-/// The acquire of a declared lock, with the value that declares it.
+/// The acquire of a declared lock, with the value that declares it. The value is in a box, so that the future of
+/// the function does not grow with it.
 #[must_use = "futures do nothing unless they are polled"]
 pub struct AcquireHeld<L, M> {
     acquire: AcquireFuture,
-    lock: L,
+    lock: Box<L>,
     mode: PhantomData<fn() -> M>,
 }
-
-// The lock is moved out, and never pinned.
-impl<L, M> Unpin for AcquireHeld<L, M> {}
 
 impl<L: Lock, M: HeldMode> AcquireHeld<L, M> {
     fn new(manager: Option<LockManager>, lock: L, options: Options) -> Self {
@@ -41,22 +39,37 @@ impl<L: Lock, M: HeldMode> AcquireHeld<L, M> {
         declaration.kind = M::kind(declaration.kind);
         Self {
             acquire: acquire_declared(manager, declaration, options),
-            lock,
+            lock: Box::new(lock),
             mode: PhantomData,
         }
     }
 }
 
+/// Splits the acquire of a function without `bind`. The value only lives as long as the lock is held: nothing refers
+/// to it, so it need not be `Sync`.
+pub fn without_proof<L, M>(acquire: AcquireHeld<L, M>) -> (AcquireFuture, Box<L>) {
+    (acquire.acquire, acquire.lock)
+}
+
+/// Returns what `bind` names in a function with a declared lock.
+///
+/// # Panics
+///
+/// See [`guard`].
+pub fn held<L, M>(slot: &GuardSlot<Box<Held<L, M>>>) -> &Held<L, M> {
+    guard::<Box<_>>(slot)
+}
+
 impl<L, M> Acquire for AcquireHeld<L, M> {
     type Granted = LockGuard;
-    type Held = Held<L, M>;
+    type Held = Box<Held<L, M>>;
 
     fn future(&mut self) -> &mut AcquireFuture {
         &mut self.acquire
     }
 
-    fn into_held(self, granted: LockGuard) -> Held<L, M> {
-        prove(self.lock, granted)
+    fn into_held(self, granted: LockGuard) -> Self::Held {
+        Box::new(prove(*self.lock, granted))
     }
 }
 

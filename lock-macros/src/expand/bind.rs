@@ -31,14 +31,15 @@ pub(super) fn bind(args: &Args) -> Option<TokenStream> {
     let krate = args.krate.at(site);
     let bound = local("bound", site);
     let ty = bound_type(args, &krate, site);
-    let bound_trait = match (&args.lock, args.has_list) {
-        (Some(_), _) => quote_spanned!(site=> BoundHeld),
-        (None, true) => quote_spanned!(site=> BoundSet),
-        (None, false) => quote_spanned!(site=> BoundGuard),
+    let (bound_trait, found) = match (&args.lock, args.has_list) {
+        (Some(_), _) => ("BoundHeld", "held"),
+        (None, true) => ("BoundSet", "guard"),
+        (None, false) => ("BoundGuard", "guard"),
     };
+    let [bound_trait, found] = [bound_trait, found].map(|name| Ident::new(name, site));
     Some(quote_spanned! {site=>
         use #krate::macro_support::#bound_trait as _;
-        let #bind: &#ty = #krate::macro_support::guard(#bound);
+        let #bind: &#ty = #krate::macro_support::#found(#bound);
     })
 }
 
@@ -62,7 +63,7 @@ pub(super) fn without_lock(bind: &Ident, args: &Args, function: &Function) -> To
     quote_spanned! {site=>
         let #slot = #support::GuardSlot::new();
         if false { #slot.is_for(&#acquire); loop {} }
-        let #bind: &#ty = #support::guard(&#slot);
+        let #bind: &#ty = #support::held(&#slot);
     }
 }
 

@@ -34,7 +34,8 @@ pub(crate) use self::lock_name::lock_name;
 /// Locals are hygienic (`mixed_site`), so their names never meet a name of the user. Tokens that
 /// belong to an option or to the return type are located there. So the compiler's errors about
 /// them point there, too.
-pub(crate) fn function(args: &Args, function: Function) -> TokenStream {
+pub(crate) fn function(args: &Args, mut function: Function) -> TokenStream {
+    parameters::find_uses(args, &mut function);
     let mut_in_the_body = parameters::mut_in_the_body(args, &function);
     let function = &function.without_mut(&mut_in_the_body);
     let site = Span::mixed_site();

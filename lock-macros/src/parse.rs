@@ -15,4 +15,5 @@ pub(crate) mod scope;
 pub(crate) mod template;
 pub(crate) mod timing;
 pub(crate) mod tokens;
+pub(crate) mod uses;
 pub(crate) mod values;

@@ -22,6 +22,7 @@ mod kinds;
 mod leaving_the_body;
 mod lists;
 mod locking;
+mod moved;
 mod name_values;
 mod names;
 mod on_error;

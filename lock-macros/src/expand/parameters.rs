@@ -10,6 +10,7 @@ use syn::ext::IdentExt;
 use crate::parse::args::Args;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::scope::Parameter;
+use crate::parse::uses::uses;
 use crate::parse::values::OnContended;
 
 /// How the body captures the parameters that it names.
@@ -36,12 +37,12 @@ enum MentionOrder {
 
 impl Capture {
     fn new(args: &Args, function: &Function) -> Self {
-        let in_the_body = function.variables_in_the_body();
+        let in_the_body = &function.used_in_the_body;
         let in_options = args.variables_in_expressions();
         let is_in = |names: &[String], name: &Ident| names.contains(&name.unraw().to_string());
         // When an option and the body both change a parameter, it stays one variable.
         let is_shared = |parameter: &Parameter| {
-            is_in(&in_the_body, &parameter.name)
+            is_in(in_the_body, &parameter.name)
                 && ((parameter.mutability.is_some() && is_in(&in_options, &parameter.name))
                     || parameter.expects_a_lint())
         };
@@ -72,7 +73,7 @@ pub(super) struct ParameterCode {
 pub(super) fn capture(args: &Args, function: &Function) -> ParameterCode {
     let site = function.body.site();
     let capture = Capture::new(args, function);
-    let in_the_body = function.variables_in_the_body();
+    let in_the_body = &function.used_in_the_body;
     let first_use = |name: &Ident| {
         let name = name.unraw().to_string();
         in_the_body.iter().position(|used| *used == name)
@@ -140,12 +141,36 @@ pub(super) fn capture(args: &Args, function: &Function) -> ParameterCode {
     }
 }
 
+/// Finds out which parameters the body uses. The words in the body are enough for most. An option may move its
+/// parameters, though: then the body must not take them as well, only because it repeats their words.
+pub(super) fn find_uses(args: &Args, function: &mut Function) {
+    let in_options = args.variables_in_expressions();
+    let named = function.named_in_the_body.iter();
+    let doubtful: BTreeSet<String> = named
+        .filter(|name| *name != "self" && in_options.contains(name))
+        .cloned()
+        .collect();
+    if doubtful.is_empty() {
+        return;
+    }
+    let statements = match function.kind {
+        FnKind::AsyncFn => function.body.statements.clone(),
+        FnKind::BoxPin(_) => edit_rebindings(&function.body.statements, |name| {
+            doubtful.contains(name).then_some(Rebinding::Remove)
+        }),
+    };
+    let used = uses(statements, doubtful.clone());
+    function
+        .used_in_the_body
+        .retain(|name| !doubtful.contains(name) || used.contains(name));
+}
+
 /// Returns the parameters whose `mut` moves to the bindings of the body.
 pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<String> {
     if Capture::new(args, function) != Capture::Rebound {
         return BTreeSet::new();
     }
-    let in_the_body = function.variables_in_the_body();
+    let in_the_body = &function.used_in_the_body;
     let parameters = function.scope.parameters().iter();
     parameters
         .filter(|parameter| parameter.mutability.is_some())
@@ -156,30 +181,71 @@ pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<Stri
 
 /// Returns the statements of the body, for a block.
 ///
-/// `#[async_trait]` begins the body with `let id = id;`. When only the attribute uses the parameter, the
-/// compiler would report this binding as unused. So `let _ = &id;` follows it. The block may contain no token
-/// of this crate, so these tokens have the span of the name.
+/// `#[async_trait]` begins the body with `let id = id;`. When only the attribute uses the parameter, the binding is
+/// removed, because an option may have moved the value. When only a template uses it, the compiler would report the
+/// binding as unused, so `let _ = &id;` follows it.
 pub(super) fn statements(args: &Args, function: &Function) -> TokenStream {
     let statements = &function.body.statements;
     if !matches!(function.kind, FnKind::BoxPin(_)) {
         return statements.clone();
     }
     let in_options = args.variables();
+    let (named, used) = (&function.named_in_the_body, &function.used_in_the_body);
+    edit_rebindings(statements, |name| {
+        let has = |names: &[String]| names.iter().any(|known| known == name);
+        if has(named) && !has(used) {
+            Some(Rebinding::Remove)
+        } else {
+            has(&in_options).then_some(Rebinding::Use)
+        }
+    })
+}
+
+/// What happens to a binding `let id = id;`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rebinding {
+    Remove,
+    /// A use follows it.
+    Use,
+}
+
+/// Edits the first binding `let id = id;` of each name for which `edit` returns something. The block may contain
+/// no token of this crate, so new tokens have the span of the name.
+fn edit_rebindings(
+    statements: &TokenStream,
+    edit: impl Fn(&str) -> Option<Rebinding>,
+) -> TokenStream {
     let tokens: Vec<TokenTree> = statements.clone().into_iter().collect();
-    let mut with_uses = TokenStream::new();
-    let mut used = None;
-    for (at, token) in tokens.iter().enumerate() {
-        with_uses.extend([token.clone()]);
-        if let Some(name) = rebound(&tokens[..at], &tokens[at..])
-            && in_options.contains(&name.unraw().to_string())
-        {
-            used = Some((at + END_OF_REBINDING, name));
+    let mut edited: Vec<TokenTree> = Vec::with_capacity(tokens.len());
+    let mut seen = BTreeSet::new();
+    let mut at = 0;
+    while let Some(token) = tokens.get(at) {
+        let rebound = rebound(&tokens[..at], &tokens[at..])
+            .map(|name| (name.unraw().to_string(), name))
+            .filter(|(name, _)| seen.insert(name.clone()))
+            .and_then(|(name, ident)| edit(&name).zip(Some(ident)));
+        let Some((edit, name)) = rebound else {
+            edited.push(token.clone());
+            at += 1;
+            continue;
+        };
+        let next = at + END_OF_REBINDING + 1;
+        if edit == Rebinding::Remove {
+            let keyword = |token: &TokenTree| matches!(token, TokenTree::Ident(it) if it == "let");
+            while edited.pop().is_some_and(|token| !keyword(&token)) {}
+            // Its attributes.
+            while let [.., TokenTree::Punct(hash), TokenTree::Group(_)] = edited.as_slice()
+                && hash.as_char() == '#'
+            {
+                edited.truncate(edited.len() - 2);
+            }
+        } else {
+            edited.extend(tokens[at..next].iter().cloned());
+            edited.extend(quote_spanned!(name.span()=> let _ = &#name;));
         }
-        if let Some((_, name)) = used.take_if(|(end, _)| *end == at) {
-            with_uses.extend(quote_spanned!(name.span()=> let _ = &#name;));
-        }
+        at = next;
     }
-    with_uses
+    edited.into_iter().collect()
 }
 
 /// How many tokens after the first name of `name = name;` the semicolon is.
@@ -213,7 +279,7 @@ fn rebound(before: &[TokenTree], next: &[TokenTree]) -> Option<Ident> {
 /// them.
 pub(super) fn mention_all(function: &Function) -> TokenStream {
     let site = function.body.site();
-    let in_the_body = function.variables_in_the_body();
+    let in_the_body = &function.named_in_the_body;
     let receiver = function.scope.find("self").map(|it| (it, [].as_slice()));
     let parameters = function.scope.parameters().iter();
     let parameters =
@@ -358,5 +424,55 @@ mod tests {
         let instrumented = item(quote!(#[tracing::instrument(skip_all)]));
         let first_use = ["_ = & b", "_ = & a", "_ = & c"];
         assert_eq!(bound(instrumented, quote!(name = "x")), first_use);
+    }
+    #[test]
+    fn parameter_that_an_option_moves_is_not_taken_by_a_body_that_repeats_its_word() {
+        let plain = |body: TokenStream| quote!(async fn f(path: P, page: Page) -> R { #body });
+        for args in [
+            quote!(lock = PageLock { path }),
+            quote!(name = path),
+            quote!(lock = PageLock { path }, on_contended = |e| Err(e)),
+        ] {
+            let repeats = text(
+                args.clone(),
+                plain(quote!(let path = &page.path; path.len())),
+            );
+            assert_eq!(count(&repeats, &quote!(path = path)), 0, "{repeats}");
+            assert_eq!(count(&repeats, &quote!(let _ = &path)), 0, "{repeats}");
+            let uses = text(args, plain(quote!(page.open(&path))));
+            let taken = count(&uses, &quote!(path = path)) + count(&uses, &quote!(let _ = &path));
+            assert!(taken > 0, "{uses}");
+        }
+    }
+
+    #[test]
+    fn binding_of_async_trait_is_removed_when_only_an_option_uses_the_parameter() {
+        let boxed = |body: TokenStream| {
+            quote!(
+                fn f<'a>(
+                    path: P,
+                    page: Page,
+                ) -> Pin<Box<dyn Future<Output = R> + Send + 'a>> {
+                    Box::pin(async move {
+                        let page = page;
+                        #[cfg(all())]
+                        let mut path = path;
+                        let __ret: R = { #body };
+                        __ret
+                    })
+                }
+            )
+        };
+        let args = quote!(lock = PageLock { path });
+        let repeats = text(
+            args.clone(),
+            boxed(quote!(let path = &page.path; path.len())),
+        );
+        assert_eq!(count(&repeats, &quote!(path = path)), 0, "{repeats}");
+        assert_eq!(count(&repeats, &quote!(#[cfg(all())])), 0, "{repeats}");
+        assert_eq!(count(&repeats, &quote!(let page = page;)), 1, "{repeats}");
+        let uses = text(args, boxed(quote!(page.open(&path))));
+        let used = quote!(#[cfg(all())] let mut path = path; let _ = &path;);
+        assert_eq!(count(&uses, &used), 1, "{uses}");
     }
 }

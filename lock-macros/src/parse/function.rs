@@ -36,6 +36,10 @@ pub(crate) struct Function {
     /// Whether `#[instrument]` comes after this attribute. It moves the body into a block that
     /// captures variables in the order in which the body names them.
     pub(crate) is_instrumented: bool,
+    /// The parameters whose words are in the body, without `r#`, in the order of first use.
+    pub(crate) named_in_the_body: Vec<String>,
+    /// Those of them that the body uses.
+    pub(crate) used_in_the_body: Vec<String>,
     /// Whether the function takes `self` by value.
     pub(crate) takes_self: bool,
 }
@@ -110,10 +114,14 @@ impl Function {
             Some((call, body, output)) => (body, output, FnKind::BoxPin(call)),
             None => (body?, FnOutput::new(&signature), FnKind::AsyncFn),
         };
+        let scope = Scope::new(&signature, is_test);
+        let named_in_the_body = named_in(&body, &scope);
         Some(Self {
             head,
             body,
-            scope: Scope::new(&signature, is_test),
+            scope,
+            used_in_the_body: named_in_the_body.clone(),
+            named_in_the_body,
             generics: GenericNames::new(&signature),
             output,
             kind,
@@ -143,13 +151,6 @@ impl Function {
         self.with(statements)
     }
 
-    /// Returns the names that may be variables in the body, in the order of first use.
-    pub(crate) fn variables_in_the_body(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        tokens::variables(self.body.statements.clone(), &mut names);
-        names
-    }
-
     /// Removes the `mut` from the bindings of `parameters`, which the body binds again.
     pub(crate) fn without_mut(mut self, parameters: &BTreeSet<String>) -> Self {
         if !parameters.is_empty() {
@@ -157,6 +158,18 @@ impl Function {
         }
         self
     }
+}
+
+/// Returns the parameters that may be variables in the body, in the order of first use.
+fn named_in(body: &FnBody, scope: &Scope) -> Vec<String> {
+    let mut unseen: BTreeSet<String> = scope.names().collect();
+    let mut named = Vec::new();
+    tokens::each_variable(body.statements.clone(), &mut |name| {
+        if unseen.remove(&name) {
+            named.push(name);
+        }
+    });
+    named
 }
 
 /// Splits an item into its head and its body. A function ends with its body or a semicolon. No

@@ -89,42 +89,47 @@ fn is_comma(token: &TokenTree) -> bool {
 /// Adds every name that may be a variable, in the order of first use. Names in the templates of
 /// `format!` and similar macros count, too.
 pub(crate) fn variables(tokens: TokenStream, names: &mut Vec<String>) {
-    let mut add = |name: String| {
-        if !names.contains(&name) {
+    let mut known: BTreeSet<String> = names.iter().cloned().collect();
+    each_variable(tokens, &mut |name| {
+        if !known.contains(&name) {
+            known.insert(name.clone());
             names.push(name);
         }
-    };
-    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    let sign = |at: Option<usize>| match at.and_then(|at| tokens.get(at)) {
+    });
+}
+
+/// Calls `add` with each name that may be a variable, as often as it occurs.
+pub(crate) fn each_variable(tokens: TokenStream, add: &mut dyn FnMut(String)) {
+    let mut tokens = tokens.into_iter().peekable();
+    let sign = |token: Option<&TokenTree>| match token {
         Some(TokenTree::Punct(punct)) => Some(punct.as_char()),
         _ => None,
     };
-    for (at, token) in tokens.iter().enumerate() {
-        match token {
+    // The signs before the token: the last one, and the one before it.
+    let (mut last, mut before_last) = (None, None);
+    while let Some(token) = tokens.next() {
+        match &token {
             TokenTree::Ident(ident) => {
                 // A field or a method follows one point; an expression follows two.
-                let field =
-                    sign(at.checked_sub(1)) == Some('.') && sign(at.checked_sub(2)) != Some('.');
+                let field = last == Some('.') && before_last != Some('.');
                 // Next to colons are fields, paths, and new variables.
-                let colon = sign(Some(at + 1)) == Some(':')
-                    || (sign(at.checked_sub(1)) == Some(':')
-                        && sign(at.checked_sub(2)) == Some(':'));
+                let colon = sign(tokens.peek()) == Some(':')
+                    || (last == Some(':') && before_last == Some(':'));
                 if !field && !colon {
                     add(ident.unraw().to_string());
                 }
             }
-            TokenTree::Literal(literal) => variables_of_template(&literal.to_string(), &mut add),
-            TokenTree::Group(group) => {
-                let mut inner = Vec::new();
-                variables(group.stream(), &mut inner);
-                inner.into_iter().for_each(&mut add);
-            }
+            TokenTree::Literal(literal) => variables_of_template(&literal.to_string(), add),
+            TokenTree::Group(group) => each_variable(group.stream(), add),
             TokenTree::Punct(_) => {}
         }
+        before_last = last;
+        last = sign(Some(&token));
     }
 }
 
-fn variables_of_template(literal: &str, add: &mut impl FnMut(String)) {
+/// Calls `add` with the names in the placeholders of a template, as that of `format!`.
+pub(crate) fn variables_of_template(literal: &str, add: &mut dyn FnMut(String)) {
     for inside in literal.split('{').skip(1) {
         let inside = inside.trim_start();
         let end = inside.find(|letter| !unicode_ident::is_xid_continue(letter));
@@ -133,6 +138,22 @@ fn variables_of_template(literal: &str, add: &mut impl FnMut(String)) {
             add(name.to_owned());
         }
     }
+}
+
+/// Splits the arguments of a macro at commas and semicolons.
+pub(crate) fn arguments(tokens: TokenStream) -> Vec<Vec<TokenTree>> {
+    let mut arguments = vec![Vec::new()];
+    for token in tokens {
+        match &token {
+            TokenTree::Punct(it) if matches!(it.as_char(), ',' | ';') => arguments.push(Vec::new()),
+            _ => {
+                if let Some(last) = arguments.last_mut() {
+                    last.push(token);
+                }
+            }
+        }
+    }
+    arguments
 }
 
 /// Removes the `mut` from the bindings of `parameters` in a function's head.

@@ -157,6 +157,19 @@ impl Transaction {
     }
 }
 
+/// An option moves the first parameter, and the body repeats its word.
+#[cfg_attr(feature = "attribute", lock_core::distributed_lock(name = name))]
+#[instrument(skip_all)]
+async fn moved_by_an_option(
+    #[cfg_attr(not(feature = "attribute"), expect(unused_variables))] name: String,
+    parts: Parts,
+    b: Tracked,
+) -> Result<usize, LockError> {
+    let name = parts.name;
+    pause().await;
+    Ok(name.len() + b.length())
+}
+
 pub(crate) async fn run() {
     show!(left_out(Tracked("a"), Tracked("c")));
     show!(left_out_field(1, 2));
@@ -167,6 +180,7 @@ pub(crate) async fn run() {
         a: 3,
         name: "old".to_owned(),
     };
+    show!(moved_by_an_option("moved".to_owned(), parts(), Tracked("b")));
     show!(instrumented(parts(), Tracked("b"), (4, 5)));
     show!(contended(parts(), Tracked("a"), Tracked("b"), Tracked("c")));
     show!(named_by_options(Tracked("a"), Tracked("b")));

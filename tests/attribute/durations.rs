@@ -39,6 +39,48 @@ async fn generic<L: Lease, const W: u64>(locks: &LockManager) -> Result<(), Lock
     Ok(())
 }
 
+struct Timed<const SECONDS: u32, Item>(std::marker::PhantomData<fn() -> Item>);
+
+impl<const SECONDS: u32, Item> Timed<SECONDS, Item> {
+    #[distributed_lock(
+        name = "c",
+        ttl = Duration::from_secs(SECONDS as u64),
+        renew = const { Duration::from_millis(SECONDS as u64) },
+        max_hold = Duration::from_secs(1).saturating_mul(SECONDS + 1),
+        wait = Duration::from_millis(size_of::<Item>() as u64),
+        min_hold = TTL.saturating_sub(TTL),
+        manager = locks,
+        bind = held,
+    )]
+    async fn lease(&self, locks: &LockManager) -> Result<Duration, LockError> {
+        Ok(held.remaining())
+    }
+
+    #[distributed_lock(
+        name = "c",
+        ttl = const { Duration::from_secs(SECONDS as u64) },
+        manager = locks,
+        bind = held,
+    )]
+    async fn block(locks: &LockManager) -> Result<Duration, LockError> {
+        Ok(held.remaining())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_may_depend_on_the_generics_of_the_impl() {
+    let locks = LockManager::in_memory();
+    let timed = Timed::<20, u64>(std::marker::PhantomData);
+    let lease = timed.lease(&locks).await.expect("free");
+    assert_eq!(
+        lease,
+        Duration::from_secs(21),
+        "until the end of `max_hold`"
+    );
+    let lease = Timed::<20, u64>::block(&locks).await.expect("free");
+    assert_eq!(lease, Duration::from_secs(20));
+}
+
 #[tokio::test]
 async fn durations_may_be_constants() {
     let locks = LockManager::in_memory();

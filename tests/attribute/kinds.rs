@@ -63,6 +63,45 @@ impl<const SIZE: u32> Queue<SIZE> {
     async fn two(&self, locks: &LockManager) -> Result<Kind, LockError> {
         Ok(held.kind())
     }
+
+    #[distributed_lock(name = "double", permits = SIZE * 2, manager = locks, bind = held)]
+    async fn double(&self, locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
+
+    /// An associated function shows the attribute no generics, but it can say that there are some.
+    #[distributed_lock(name = "block", permits = const { SIZE * 2 }, manager = locks, bind = held)]
+    async fn block(locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
+}
+
+impl<Item> Store<Item> {
+    #[distributed_lock(
+        name = "store",
+        permits = size_of::<Item>() as u32,
+        weight = if size_of::<Item>() > 4 { 2 } else { 1 },
+        manager = locks,
+        bind = held,
+    )]
+    #[allow(clippy::cast_possible_truncation, reason = "the size of a small type")]
+    async fn sized(&self, locks: &LockManager) -> Result<Kind, LockError> {
+        Ok(held.kind())
+    }
+}
+
+struct Store<Item>(std::marker::PhantomData<fn() -> Item>);
+
+#[tokio::test]
+async fn permits_may_depend_on_the_generics_of_the_impl() {
+    let locks = LockManager::in_memory();
+    let double = Queue::<3>.double(&locks).await.expect("free");
+    assert_eq!(double.to_string(), "6 permits");
+    let block = Queue::<3>::block(&locks).await.expect("free");
+    assert_eq!(block.to_string(), "6 permits");
+    let store = Store::<u64>(std::marker::PhantomData);
+    let sized = store.sized(&locks).await.expect("free");
+    assert_eq!(sized.to_string(), "2 of 8 permits");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,6 @@ use syn::spanned::Spanned;
 use crate::crate_path::CratePath;
 use crate::parse::generics::GenericNames;
 use crate::parse::kind::{KindArgs, Mode, NumberArg, NumberValue};
-use crate::parse::values::bare_word;
 
 impl KindArgs {
     /// Writes constant items, and an expression of the type `macro_support::Kind`. An exclusive lock has no
@@ -103,10 +102,7 @@ impl NumberArg {
     fn mentions(&self, generics: &GenericNames) -> bool {
         match &self.value {
             NumberValue::Literal(_) => false,
-            NumberValue::Constant(value) => {
-                let is_word = |word: Ident| generics.may_be_constant_of_the_impl(&word.to_string());
-                bare_word(value).is_some_and(is_word) || generics.are_in(value.to_token_stream())
-            }
+            NumberValue::Constant(value) => generics.are_in_number(value),
         }
     }
 }
@@ -118,12 +114,13 @@ mod tests {
     use super::*;
     use crate::errors::Errors;
     use crate::parse::args::Args;
+    use crate::parse::generics::Surroundings;
 
     fn expanded(options: &TokenStream, generics: &[&str]) -> (String, String) {
         let mut errors = Errors::default();
         let args = Args::parse(quote!(name = "x", #options), &mut errors);
         assert_eq!(errors.messages(), <[&str; 0]>::default());
-        let generics = GenericNames::sample(generics, false);
+        let generics = GenericNames::sample(generics, Surroundings::Unknown);
         let (items, kind) = args.kind.expand(&CratePath::default(), &generics);
         (items.to_string(), kind.unwrap_or_default().to_string())
     }
@@ -182,8 +179,9 @@ mod tests {
     fn constant_in_a_method_may_be_a_parameter_of_its_impl() {
         let mut errors = Errors::default();
         let args = Args::parse(quote!(name = "x", permits = SIZE), &mut errors);
-        for (is_method, is_in_a_block) in [(true, true), (false, false)] {
-            let generics = GenericNames::sample(&[], is_method);
+        for (around, is_in_a_block) in [(Surroundings::Impl, true), (Surroundings::Unknown, false)]
+        {
+            let generics = GenericNames::sample(&[], around);
             let (_, kind) = args.kind.expand(&CratePath::default(), &generics);
             let kind = kind.expect("permits").to_string();
             assert_eq!(kind.contains("of : const {"), is_in_a_block, "{kind}");

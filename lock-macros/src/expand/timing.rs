@@ -163,7 +163,7 @@ impl DurationValue {
     fn mentions(&self, generics: &GenericNames) -> bool {
         match self {
             Self::Literal(_) | Self::Dynamic(_) => false,
-            Self::Constant(value) => generics.are_in(value.to_token_stream()),
+            Self::Constant(value) => generics.are_in_duration(value),
         }
     }
 }
@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::errors::Errors;
     use crate::expand::tests::assert_in_order;
+    use crate::parse::generics::Surroundings;
 
     fn duration(value: Expr, option: DurationOption) -> DurationArg {
         let mut errors = Errors::default();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     fn expand(value: Expr, generics: &[&str]) -> String {
-        let generics = GenericNames::sample(generics, false);
+        let generics = GenericNames::sample(generics, Surroundings::Unknown);
         let (item, value) =
             duration(value, DurationOption::Ttl).expand(None, &CratePath::default(), &generics);
         format!("{item} {value}").trim().to_owned()
@@ -276,7 +277,7 @@ mod tests {
     fn constants_are_checked_against_the_ttl() {
         let expanded = |value, ttl: Option<Expr>, generics: &[&str]| {
             let ttl = ttl.map(|ttl| duration(ttl, DurationOption::Ttl));
-            let generics = GenericNames::sample(generics, false);
+            let generics = GenericNames::sample(generics, Surroundings::Unknown);
             let (item, value) = duration(value, DurationOption::MaxHold).expand(
                 ttl.as_ref(),
                 &CratePath::default(),

@@ -117,12 +117,12 @@ impl Function {
         let scope = Scope::new(&signature, is_test);
         let named_in_the_body = named_in(&body, &scope);
         Some(Self {
+            generics: GenericNames::new(&signature, &body.statements),
             head,
             body,
             scope,
             used_in_the_body: named_in_the_body.clone(),
             named_in_the_body,
-            generics: GenericNames::new(&signature),
             output,
             kind,
             is_instrumented,

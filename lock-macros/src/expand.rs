@@ -23,7 +23,7 @@ use crate::parse::body::block;
 use crate::parse::function::{FnKind, Function};
 use crate::parse::kind::Mode;
 use crate::parse::scope::Scope;
-use crate::parse::tokens::variables;
+use crate::parse::text_of_code::is_text_of_code;
 use crate::parse::values::{Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode};
 
 pub(crate) use self::declaration::declaration;
@@ -310,15 +310,14 @@ fn name(name: &NameArg, args: &Args, function: &Function) -> TokenStream {
 }
 
 /// Returns the parameters whose placeholders the value of an expression must not contain. The
-/// attribute does not read an expression as a template, but `lock_name!` has replaced its
-/// placeholders.
+/// attribute does not read an expression as a template, so a template in a constant would not be
+/// expanded. Any other value may contain braces and the name of a parameter by chance.
 fn parameters_not_in_the_value(name: &Expr, scope: &Scope) -> Vec<String> {
-    let mut names = Vec::new();
-    variables(name.to_token_stream(), &mut names);
-    if names.iter().any(|name| name == "lock_name") {
-        return Vec::new();
+    if is_text_of_code(name) {
+        scope.names().collect()
+    } else {
+        Vec::new()
     }
-    scope.names().collect()
 }
 
 /// Writes an `on_error` that is no closure. It is evaluated before the first `.await`, so that it

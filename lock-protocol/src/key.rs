@@ -237,7 +237,7 @@ pub enum InvalidNameReason {
     /// The `Display` implementation of a placeholder's value returned an error.
     #[error("the `Display` of a value in it returned an error; use another value in the name")]
     BrokenValue,
-    /// The value of `name = expression` holds `{parameter}`, and the function has that parameter. All
+    /// The constant of `name = CONSTANT` holds `{parameter}`, and the function has that parameter. All
     /// calls would share one lock.
     #[error(
         "it holds a placeholder that was not replaced: write the template as a literal, \

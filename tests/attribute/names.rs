@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use lock_core::{InvalidNameReason, LockError, LockManager, LockName, distributed_lock, lock_name};
+use lock_core::{
+    InvalidNameReason, Lock, LockError, LockManager, LockName, distributed_lock, lock_name,
+};
 
 use crate::is_held;
 
@@ -57,12 +59,82 @@ async fn template_in_a_constant_is_an_error_at_the_call() {
         reason(shop.unexpanded().await),
         InvalidNameReason::UnexpandedTemplate
     );
-    // A hash tag is not a placeholder, unless it has the name of a parameter.
-    assert_eq!(with_a_tag("u1").await.expect("free"), "lock:{u1}:cart");
     assert_eq!(
-        reason(with_a_tag("user").await),
+        reason(one_of_two_constants(1).await),
         InvalidNameReason::UnexpandedTemplate
     );
+    assert_eq!(one_of_two_constants(0).await.expect("free"), "lock:order:0");
+}
+
+#[distributed_lock(
+    name = if order_id > 0 { String::from(LOCK_NAME) } else { "order:0".to_owned() },
+    bind = held,
+    manager = LockManager::in_memory(),
+)]
+async fn one_of_two_constants(order_id: u64) -> Key {
+    Ok(held.key().into())
+}
+
+#[distributed_lock(name = user, bind = held, manager = LockManager::in_memory())]
+async fn given(user: &str) -> Key {
+    Ok(held.key().into())
+}
+
+#[distributed_lock(name = [format!("{{{user}}}:cart"), user.clone()], bind = held, manager = LockManager::in_memory())]
+async fn listed(user: String) -> Key {
+    Ok(held
+        .guards()
+        .iter()
+        .map(|it| it.key())
+        .collect::<Vec<_>>()
+        .join(" "))
+}
+
+#[distributed_lock(
+    name = LOCK_NAME.replace("{order_id}", order_id),
+    bind = held,
+    manager = LockManager::in_memory(),
+)]
+async fn replaced(order_id: &str) -> Key {
+    Ok(held.key().into())
+}
+
+impl Shop {
+    fn tag(&self) -> String {
+        format!("{{self}}:{}", self.id)
+    }
+
+    #[distributed_lock(name = self.tag(), bind = held, manager = LockManager::in_memory())]
+    async fn tagged(&self) -> Key {
+        Ok(held.key().into())
+    }
+}
+
+#[derive(Lock)]
+#[lock(name = format!("{{{}}}:cart", self.user))]
+struct Cart<'a> {
+    user: &'a str,
+}
+
+#[tokio::test]
+async fn value_that_equals_the_name_of_a_parameter_is_a_name() {
+    for user in ["u1", "user"] {
+        let expected = format!("lock:{{{user}}}:cart");
+        assert_eq!(with_a_tag(user).await.expect("free"), expected);
+        let locks = LockManager::in_memory();
+        let held = locks.hold(Cart { user }).acquire().await.expect("free");
+        assert_eq!(held.guard().key(), expected);
+    }
+    assert_eq!(
+        given("{user}:cart").await.expect("free"),
+        "lock:{user}:cart"
+    );
+    let keys = listed("user".into()).await.expect("free");
+    assert_eq!(keys, "lock:user lock:{user}:cart");
+    let key = replaced("{order_id}").await;
+    assert_eq!(key.expect("free"), "lock:order:{order_id}");
+    let key = Shop { id: 7 }.tagged().await;
+    assert_eq!(key.expect("free"), "lock:{self}:7");
 }
 
 #[derive(Clone)]

@@ -82,8 +82,9 @@ impl<N: Into<LockName>> IntoLockName for N {
     }
 }
 
-/// Takes a name that the user computed. When it contains a placeholder of one of `parameters`, it
-/// is a template that was not expanded, and all calls would share it. Every acquire rejects it.
+/// Takes the name of an expression. When it contains a placeholder of one of `parameters`, it is a
+/// template that was not expanded, and all calls would share it. Every acquire rejects it. The attribute
+/// passes parameters only for a text of the code.
 #[must_use]
 pub fn name_from_expression(name: impl IntoLockName, parameters: &[&str]) -> LockName {
     let name = name.into_lock_name();
@@ -151,8 +152,8 @@ impl Write for PercentEncoder {
     }
 }
 
-/// Returns whether a value keeps this letter. The attribute requires another letter between two
-/// placeholders.
+/// Returns whether a value keeps this letter. Between two placeholders, the attribute requires a text with
+/// which no encoded value begins.
 fn is_kept(c: char) -> bool {
     c.is_ascii_alphanumeric()
         || matches!(c, '-' | '_' | '.')
@@ -209,12 +210,13 @@ mod tests {
     }
 
     proptest! {
-        /// As the attribute requires, each separator contains a letter that values encode.
+        /// Between two values stands what the attribute accepts: a text with which no value begins.
         #[test]
         fn no_value_forges_another_name(
-            left in vec(any_value(), 1..5),
-            other in vec(any_value(), 1..5),
-            separators in vec("[a-z%{}]{0,2}[:/ %{}#][-_.a-z]{0,2}", 5),
+            (values, neighbour) in vec(any_value(), 1..5).prop_flat_map(|values| {
+                (Just(values.clone()), neighbours(values))
+            }),
+            separators in vec(any_separator(), 5),
         ) {
             let name = |values: &[String]| {
                 let mut parts = vec![NamePart::Text(&separators[4])];
@@ -224,15 +226,12 @@ mod tests {
                 }
                 written(&parts)
             };
-            // One template has the same number of values in every call.
-            let count = left.len().min(other.len());
-            let (left, other) = (&left[..count], &other[..count]);
-            prop_assert_eq!(name(left) == name(other), left == other);
+            prop_assert_eq!(name(&values) == name(&neighbour), values == neighbour);
             // No value adds a brace or a separator to the name.
-            let of_templates: usize = separators[..count].iter().chain(&separators[4..])
+            let of_templates: usize = separators[..values.len()].iter().chain(&separators[4..])
                 .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
                 .sum();
-            let found = name(left).matches(['{', '}', ':', '/', ' ', '#']).count();
+            let found = name(&values).matches(['{', '}', ':', '/', ' ', '#']).count();
             prop_assert_eq!(found, of_templates);
         }
     }
@@ -243,8 +242,101 @@ mod tests {
             "[a:%]{1,3}",
             "[-_.a-z0-9:/{}%ü]{1,6}",
             "%(3A|25|7B){1,2}",
+            "[25%]{1,4}",
             "\\PC{1,8}",
         ]
+    }
+
+    fn any_separator() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[a-z%{}]{0,2}[:/ {}#][-_.a-z%]{0,2}",
+            "[a25]{0,2}%[-%xf]",
+            "%2[-%xf]",
+        ]
+    }
+
+    /// A change of a list of values that keeps most of the name's letters.
+    #[derive(Clone, Debug)]
+    enum Edit {
+        /// Moves letters from the end of a value to the start of the next one, with a text before them.
+        MoveRight(usize, String),
+        /// Moves letters from the start of a value to the end of the value before, with a text after them.
+        MoveLeft(usize, String),
+        /// Replaces a text.
+        Replace(&'static str, &'static str),
+        Insert(usize, String),
+    }
+
+    fn any_edit() -> impl Strategy<Value = Edit> {
+        let text = || "[%25a:x-]{0,3}";
+        let texts = || prop::sample::select(vec!["%", "%25", "25", ":", "%3A", "5", "2", "-", ""]);
+        prop_oneof![
+            (0..4_usize, text()).prop_map(|(letters, text)| Edit::MoveRight(letters, text)),
+            (0..4_usize, text()).prop_map(|(letters, text)| Edit::MoveLeft(letters, text)),
+            (texts(), texts()).prop_map(|(from, to)| Edit::Replace(from, to)),
+            (0..4_usize, text()).prop_map(|(at, text)| Edit::Insert(at, text)),
+        ]
+    }
+
+    /// Draws a list of as many values that differs from `values` by a few edits.
+    fn neighbours(values: Vec<String>) -> impl Strategy<Value = Vec<String>> {
+        let count = values.len();
+        vec((0..count, any_edit()), 1..4).prop_map(move |edits| {
+            let mut values = values.clone();
+            for (at, edit) in edits {
+                edit_value(&mut values, at, edit);
+            }
+            for value in values.iter_mut().filter(|value| value.is_empty()) {
+                // A name has no empty value.
+                value.push('%');
+            }
+            values
+        })
+    }
+
+    fn edit_value(values: &mut [String], at: usize, edit: Edit) {
+        let next = (at + 1) % values.len();
+        let split = |value: &str, letters: usize| {
+            value
+                .char_indices()
+                .nth(letters)
+                .map_or(value.len(), |(at, _)| at)
+        };
+        match edit {
+            Edit::MoveRight(letters, text) => {
+                let kept = values[at].chars().count().saturating_sub(letters);
+                let from = split(&values[at], kept);
+                let moved = values[at].split_off(from);
+                values[next].insert_str(0, &(text + &moved));
+            }
+            Edit::MoveLeft(letters, text) => {
+                let from = split(&values[next], letters);
+                let rest = values[next].split_off(from);
+                let moved = std::mem::replace(&mut values[next], rest);
+                values[at].push_str(&(moved + &text));
+            }
+            Edit::Replace(from, to) if !from.is_empty() => {
+                values[at] = values[at].replacen(from, to, 1);
+            }
+            Edit::Replace(_, to) => values[at].push_str(to),
+            Edit::Insert(letters, text) => {
+                let from = split(&values[at], letters);
+                values[at].insert_str(from, &text);
+            }
+        }
+    }
+
+    /// Draws a name that reads in two ways if a separator is one that the attribute rejects.
+    #[test]
+    fn percent_sign_alone_would_not_separate() {
+        let name = |left: &str, right: &str| {
+            written(&[
+                NamePart::Value(&left),
+                NamePart::Text("%"),
+                NamePart::Value(&right),
+            ])
+        };
+        assert_eq!(name("x", "25%"), name("x%", "25"));
     }
 
     struct Broken;

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::Span;
+use quote::ToTokens;
+use syn::Expr;
+use syn::spanned::Spanned;
 
 use crate::errors::Errors;
 use crate::parse::args::Args;
 use crate::parse::scope::Scope;
 use crate::parse::template::{PlaceholderHead, Template, TemplatePart};
-use crate::parse::values::{NameArg, NamesArg};
+use crate::parse::values::{NameArg, NamesArg, shown};
 
 /// The longest name that `lock_core` accepts.
 const MAX_NAME: usize = 1024;
@@ -49,22 +52,50 @@ pub(crate) fn names(args: &Args, scope: &Scope, errors: &mut Errors) {
     }
 }
 
-/// Checks how many names a list has, and that no text is there twice.
+/// Checks how many names a list has, and that no two are certainly equal.
 fn list(names: &[NameArg], brackets: Span, errors: &mut Errors) {
     if names.is_empty() {
         errors.at(brackets, NO_NAMES);
     } else if names.len() > MAX_NAMES {
         errors.at(brackets, TOO_MANY_NAMES);
     }
-    let mut texts = BTreeSet::new();
+    let mut known = BTreeSet::new();
     for name in names {
-        if let NameArg::Template(name) = name
-            && name.heads().next().is_none()
-            && !texts.insert(name.written.as_str())
-        {
-            let message = format!("the name {:?} is listed twice", name.written);
-            errors.at(name.span, message);
+        let (parts, written, span) = match name {
+            NameArg::Template(name) => (parts(name), format!("{:?}", name.written), name.span),
+            NameArg::Expression(name) => match place(name) {
+                Some(parts) => (vec![parts], format!("`{}`", shown(name)), name.span()),
+                None => continue,
+            },
+        };
+        if !known.insert(parts) {
+            errors.at(span, format!("the name {written} is listed twice"));
         }
+    }
+}
+
+/// Returns what two equal templates have in common, however their placeholders are written.
+fn parts(name: &Template) -> Vec<String> {
+    let parts = name.parts.iter().map(|part| match part {
+        TemplatePart::Text(text) => format!("text {text}"),
+        TemplatePart::Value { head, fields, .. } => format!("value {head:?} {fields:?}"),
+    });
+    parts.collect()
+}
+
+/// Returns what two expressions have in common that name the same constant, variable or field. Calls
+/// may return another name each time.
+fn place(name: &Expr) -> Option<String> {
+    match name {
+        Expr::Path(path) => Some(path.to_token_stream().to_string().replace("r#", "")),
+        Expr::Field(field) => {
+            let base = place(&field.base)?;
+            Some(format!("{base} . {}", field.member.to_token_stream()).replace("r#", ""))
+        }
+        Expr::Reference(inner) => place(&inner.expr),
+        Expr::Paren(inner) => place(&inner.expr),
+        Expr::Group(inner) => place(&inner.expr),
+        _ => None,
     }
 }
 

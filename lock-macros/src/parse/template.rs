@@ -4,6 +4,7 @@ use proc_macro2::{Ident, Span};
 use syn::LitStr;
 
 use crate::errors::Errors;
+use crate::parse::separator::begins_a_value;
 
 /// A template whose text is well formed. `check` looks for the parameters that it names.
 pub(crate) struct Template {
@@ -234,10 +235,9 @@ impl TemplateBuilder {
         head: PlaceholderHead,
         fields: Vec<FieldAccess>,
     ) -> Option<String> {
-        let apart = match self.all.last() {
-            None => true,
-            Some(TemplatePart::Value { .. }) => false,
-            Some(TemplatePart::Text(text)) => text.chars().any(|c| !stands_for_itself(c)),
+        let between = match self.all.last() {
+            Some(TemplatePart::Text(text)) => text.clone(),
+            Some(TemplatePart::Value { .. }) | None => String::new(),
         };
         self.all.push(TemplatePart::Value {
             head,
@@ -246,17 +246,17 @@ impl TemplateBuilder {
         });
         let before = self.last.replace(written.trim().into())?;
         let written = written.trim();
-        (!apart).then(|| {
-            format!("nothing separates `{{{before}}}` from `{{{written}}}`; put `:` between them")
+        begins_a_value(&between).then(|| {
+            let reason = if between.is_empty() {
+                String::new()
+            } else {
+                format!(", because a value can contain `{between}`")
+            };
+            format!(
+                "nothing separates `{{{before}}}` from `{{{written}}}`{reason}; put `:` between them"
+            )
         })
     }
-}
-
-/// Returns whether a value keeps this letter. `lock_core` encodes all others.
-fn stands_for_itself(c: char) -> bool {
-    c.is_ascii_alphanumeric()
-        || matches!(c, '-' | '_' | '.')
-        || (!c.is_ascii() && c.is_alphabetic())
 }
 
 fn placeholder(

@@ -142,18 +142,27 @@ fn placeholder_takes_only_field_paths() {
 
 #[test]
 fn placeholders_need_a_separator() {
-    for template in ["{a}{b}", "{a}x{b}", "{a}-{b}", "{a}_._{b}", "{a}ü{b}"] {
+    assert_eq!(
+        errors("{a}{b}"),
+        ["nothing separates `{a}` from `{b}`; put `:` between them"]
+    );
+    for text in ["x", "-", "_._", "ü", "%", "%2", "a%", "%25", "-%20x"] {
         assert_eq!(
-            errors(template),
-            ["nothing separates `{a}` from `{b}`; put `:` between them"],
-            "{template}"
+            errors(&format!("{{a}}{text}{{b}}")),
+            [format!(
+                "nothing separates `{{a}}` from `{{b}}`, because a value can contain `{text}`; put \
+                 `:` between them"
+            )],
         );
     }
     for template in [
         "{a}:{b}",
         "{a}x/y{b}",
         "{a} {b}",
-        "{a}%{b}",
+        "%{a}:{b}%",
+        "{a}%:{b}",
+        "{a}%%{b}",
+        "{a}%-{b}",
         "{a}…{b}",
         "{a}{{x}}{b}",
     ] {

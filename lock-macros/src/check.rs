@@ -1,5 +1,6 @@
 //! The second step: checks the options against each other and against the function.
 
+mod fields;
 mod function;
 mod kind;
 mod lock_name;
@@ -13,6 +14,7 @@ use crate::errors::Errors;
 use crate::parse::args::Args;
 use crate::parse::scope::Scope;
 
+pub(crate) use self::fields::fields;
 pub(crate) use self::function::function;
 pub(crate) use self::lock_name::lock_name;
 

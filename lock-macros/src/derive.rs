@@ -36,6 +36,7 @@ pub(crate) fn lock(input: TokenStream) -> TokenStream {
         None => Args::default(),
     };
     check::declaration(&args, &scope, &mut errors);
+    check::fields(&args, &item.fields, &mut errors);
     let body = if errors.is_empty() {
         let generics = GenericNames::of_struct(&item.generics);
         expand::declaration(&args, &scope, &generics)

@@ -324,7 +324,7 @@ mod generics {
     #[lock(name = "array:{0}", mode = read_write)]
     pub(super) struct Array<T, const N: usize>(
         pub(super) u8,
-        pub(super) [T; N],
+        #[lock(not_in_name)] pub(super) [T; N],
         pub(super) PhantomData<T>,
     );
 

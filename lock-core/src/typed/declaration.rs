@@ -23,6 +23,10 @@ use lock_protocol::kind::Kind;
 /// | `hash_tag` | a template | none |
 /// | `crate` | the absolute path of `lock_core` | `::lock_core` |
 ///
+/// Every field has to be in `name` or `hash_tag`, so that a [`Held`](crate::Held) of one value is no proof for
+/// another. `#[lock(not_in_name)]` above a field says that the field doesn't tell locks apart.
+/// `PhantomData` needs no mark, nor does a field that only `ttl` or `wait` uses.
+///
 /// ```
 /// # use lock_core::{Lock, LockError, LockManager};
 /// /// Guards the payment of one order.

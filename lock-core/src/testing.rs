@@ -14,22 +14,14 @@ use crate::request::LockRequest;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::key::{LockKey, LockName};
-use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
-use lock_protocol::kind::Kind;
-use lock_protocol::lease::LeaseConfig;
+
 use lock_protocol::lease::{LeaseAction, LeaseConfig};
 use lock_protocol::loss::LossReason;
-use lock_protocol::loss::LossReason;
-use lock_protocol::owner_id::OwnerId;
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::renew::Renew;
-use lock_protocol::renew::Renew;
-use lock_protocol::ttl::Ttl;
 use lock_protocol::ttl::Ttl;
 
 pub use crate::backend::faulty::Command;

@@ -69,6 +69,7 @@ async fn future_grows_only_by_the_arguments_and_the_result() {
 #[derive(Lock)]
 #[lock(name = "size", wait = "0s")]
 struct Large<const L: usize> {
+    #[lock(not_in_name)]
     bytes: Cell<Bytes<L>>,
 }
 
@@ -81,6 +82,7 @@ const fn large<const L: usize>() -> Large<L> {
 #[derive(Lock)]
 #[lock(name = "size", wait = "0s")]
 struct LargeSync<const L: usize> {
+    #[lock(not_in_name)]
     bytes: Bytes<L>,
 }
 

@@ -1,5 +1,11 @@
 //! Options that move a parameter of which the body only repeats the word.
 
+#![allow(
+    clippy::literal_string_with_formatting_args,
+    clippy::redundant_closure_for_method_calls,
+    reason = "the bodies name parameters in closures and texts"
+)]
+
 use lock_core::{Lock, LockError, LockManager, distributed_lock};
 
 #[derive(Lock)]

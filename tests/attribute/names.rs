@@ -1,5 +1,10 @@
 //! The name of the lock: placeholders, expressions and `lock_name!`.
 
+#![allow(
+    clippy::literal_string_with_formatting_args,
+    reason = "templates of names look like format strings"
+)]
+
 use std::fmt;
 
 use lock_core::{
@@ -85,7 +90,7 @@ async fn listed(user: String) -> Key {
     Ok(held
         .guards()
         .iter()
-        .map(|it| it.key())
+        .map(lock_core::LockGuard::key)
         .collect::<Vec<_>>()
         .join(" "))
 }

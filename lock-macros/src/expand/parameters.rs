@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(count(&repeats, &quote!(#[cfg(all())])), 0, "{repeats}");
         assert_eq!(count(&repeats, &quote!(let page = page;)), 1, "{repeats}");
         let uses = text(args, boxed(quote!(page.open(&path))));
-        let used = quote!(#[cfg(all())] let mut path = path; let _ = &path;);
-        assert_eq!(count(&uses, &used), 1, "{uses}");
+        let bound_again = quote!(#[cfg(all())] let mut path = path; let _ = &path;);
+        assert_eq!(count(&uses, &bound_again), 1, "{uses}");
     }
 }

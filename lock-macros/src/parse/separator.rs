@@ -52,6 +52,8 @@ fn is_kept(c: char) -> bool {
 mod tests {
     use std::collections::BTreeMap;
 
+    use std::fmt::Write;
+
     use super::*;
 
     /// Encodes a value as `lock_core` does.
@@ -62,7 +64,7 @@ mod tests {
                 text.push(letter);
             } else {
                 for byte in letter.to_string().bytes() {
-                    text.push_str(&format!("%{byte:02X}"));
+                    write!(text, "%{byte:02X}").unwrap();
                 }
             }
         }

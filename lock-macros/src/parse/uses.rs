@@ -217,7 +217,9 @@ impl Uses {
                         Block::parse_within.parse2(stream.clone()),
                     ) {
                         self.scoped(|uses| {
-                            statements.iter().for_each(|it| uses.visit_stmt(it));
+                            for it in &statements {
+                                uses.visit_stmt(it);
+                            }
                         });
                     } else {
                         self.arguments(stream, None, false);

@@ -1,4 +1,4 @@
-use lock_core::telemetry::{LockEvent, LockObserver, error_type};
+use lock_core::telemetry::{LockEvent, LockId, LockObserver, error_type};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
 
@@ -29,6 +29,11 @@ fn label(key: &'static str, value: &'static str) -> KeyValue {
     KeyValue::new(key, value)
 }
 
+/// Keeps the standbys of `lead`, which wait for as long as another one leads, apart from calls.
+fn role(lock: LockId<'_>) -> Option<KeyValue> {
+    lock.is_candidate().then(|| label("role", "candidate"))
+}
+
 impl LockObserver for OtelObserver {
     fn on_event(&self, event: &LockEvent<'_>) {
         const NAME: &str = "distributed_lock.name";
@@ -37,7 +42,8 @@ impl LockObserver for OtelObserver {
             LockEvent::Granted { lock, waited, .. } => {
                 let name = label(NAME, lock.name());
                 self.held.add(1, std::slice::from_ref(&name));
-                let labels = [name, label("outcome", "acquired")];
+                let mut labels = vec![name, label("outcome", "acquired")];
+                labels.extend(role(lock));
                 self.acquire.record(waited.as_secs_f64(), &labels);
             }
             LockEvent::NotAcquired {
@@ -49,6 +55,7 @@ impl LockObserver for OtelObserver {
             } => {
                 let mut labels = vec![label(NAME, lock.name()), label("outcome", outcome.as_str())];
                 labels.extend(error.map(|error| label("error.type", error_type(error))));
+                labels.extend(role(lock));
                 self.acquire.record(waited.as_secs_f64(), &labels);
             }
             LockEvent::HoldEnded {

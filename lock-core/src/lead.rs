@@ -190,7 +190,7 @@ impl LockRequest {
         if self.requested_kind() == Kind::Read {
             return Err(self.invalid_kind(InvalidKindReason::Leader));
         }
-        let campaign = self.wait(STEP);
+        let campaign = self.wait(STEP).of_candidate();
         let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
         loop {
             let begun = Instant::now();

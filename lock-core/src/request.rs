@@ -9,6 +9,7 @@ use crate::error::LockError;
 use crate::guard::{self, LockGuard};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
+use crate::telemetry::Caller;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
 use lock_protocol::dialect::Dialect;
@@ -43,6 +44,7 @@ pub struct LockRequest {
     min_hold: Option<Duration>,
     /// How much of the call's wait had passed before the request was made.
     spent: Duration,
+    caller: Caller,
 }
 
 impl LockRequest {
@@ -60,7 +62,14 @@ impl LockRequest {
             max_hold: None,
             min_hold: None,
             spent: Duration::ZERO,
+            caller: Caller::Call,
         }
+    }
+
+    /// Makes a request of a candidate, which telemetry shows apart from calls.
+    pub(crate) fn of_candidate(mut self) -> Self {
+        self.caller = Caller::Candidate;
+        self
     }
 
     /// Sets how much of the call's wait has passed already.
@@ -221,9 +230,10 @@ impl LockRequest {
             Attempts::UntilWaitEnds => self.wait_time(),
         };
         let acquiring = if wait.is_zero() {
-            waiter::try_acquire(&self.inner, key, lease_config, self.spent)?
+            waiter::try_acquire(&self.inner, key, lease_config, self.spent, self.caller)?
         } else {
-            waiter::acquire(&self.inner, key, lease_config, wait, self.spent)?
+            let (spent, caller) = (self.spent, self.caller);
+            waiter::acquire(&self.inner, key, lease_config, wait, spent, caller)?
         };
         let min_hold = self.min_hold;
         Ok(async move {

@@ -24,6 +24,7 @@ pub(crate) mod trace;
 
 pub use self::error_type::error_type;
 pub use self::event::LockEvent;
+pub(crate) use self::labels::Caller;
 pub use self::labels::{
     AcquireEnd, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd, LockCommand, LockId,
     NotificationKind, NotificationUse, PanicSource, ServerAddress,

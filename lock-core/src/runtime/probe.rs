@@ -7,7 +7,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::waiter;
-use crate::telemetry::{LockCommand, LockEvent};
+use crate::telemetry::{Caller, LockCommand, LockEvent};
 use lock_protocol::clock::Moment;
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
@@ -150,5 +150,6 @@ async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired,
         margin: dialect.margin(),
         kind: Kind::Exclusive,
     };
-    waiter::try_acquire(inner, key.in_dialect(dialect), lease_config, spent)?.await
+    let key = key.in_dialect(dialect);
+    waiter::try_acquire(inner, key, lease_config, spent, Caller::Call)?.await
 }

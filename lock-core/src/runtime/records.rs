@@ -12,7 +12,9 @@ use crate::error::LockError;
 use crate::runtime::inner::ManagerInner;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::metrics::{self, GaugeUnit};
-use crate::telemetry::{AcquireEnd, HoldEnd, LockEvent, LockId, PanicSource, Reporter, span};
+use crate::telemetry::{
+    AcquireEnd, Caller, HoldEnd, LockEvent, LockId, PanicSource, Reporter, span,
+};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
@@ -23,6 +25,7 @@ pub(crate) struct AcquireRecord {
     reporter: Arc<Reporter>,
     key: LockKey,
     kind: Kind,
+    caller: Caller,
     clock: Clock,
     process: Process,
     started: Moment,
@@ -58,6 +61,7 @@ impl AcquireRecord {
             reporter: Arc::clone(reporter),
             key: key.clone(),
             kind,
+            caller: Caller::Call,
             clock: inner.clock(),
             process: inner.process(),
             started,
@@ -69,18 +73,27 @@ impl AcquireRecord {
         }))
     }
 
+    pub(crate) fn set_caller(&mut self, caller: Caller) {
+        self.caller = caller;
+    }
+
+    fn lock(&self) -> LockId<'_> {
+        let lock = self.reporter.id(&self.key);
+        lock.of_kind(self.kind).of_caller(self.caller)
+    }
+
     /// Records a reply that the lock is busy. Only the first one counts.
     pub(crate) fn on_busy(&mut self, position: Option<u64>) {
         if self.queue.is_some() {
             return;
         }
         self.queue = Some(Queued { position });
-        let lock = self.reporter.id(&self.key).of_kind(self.kind);
-        self.waiting = gauge_unit(&self.reporter, metrics::WAITING, lock);
+        self.waiting = gauge_unit(&self.reporter, metrics::WAITING, self.lock());
         if let (Some(span), Some(position)) = (&self.span, position) {
             self.reporter
                 .guarded(PanicSource::Subscriber, || span::queued(span, position));
         }
+        let lock = self.lock();
         let event = LockEvent::Queued { lock, position };
         self.reporter.emit_in(self.span.as_ref(), &event);
     }
@@ -93,7 +106,7 @@ impl AcquireRecord {
         }
         let now = self.clock.now();
         let event = LockEvent::KindMismatch {
-            lock: self.reporter.id(&self.key).of_kind(self.kind),
+            lock: self.lock(),
             permits,
             held_permits,
             is_repeated: self.reporter.is_repeated_mismatch(&self.key, now),
@@ -126,11 +139,12 @@ impl AcquireRecord {
 
     fn end(&mut self, outcome: AcquireEnd, token: Option<FencingToken>, error: Option<&LockError>) {
         self.is_over = true;
+        let waiting = self.waiting.take();
         let reporter = &self.reporter;
         let waited = self.clock.now().since(self.started);
-        let lock = reporter.id(&self.key).of_kind(self.kind);
+        let lock = self.lock();
         let position = self.queue.and_then(|queued| queued.position);
-        drop_unit(reporter, self.waiting.take());
+        drop_unit(reporter, waiting);
         if let Some(span) = &self.span {
             reporter.guarded(PanicSource::Subscriber, || {
                 span::end_acquire(span, outcome, waited, token, error);

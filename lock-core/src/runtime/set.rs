@@ -13,6 +13,7 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::waiter::{self, BoxedAcquire};
+use crate::telemetry::Caller;
 use lock_protocol::acquisition::{Action, NextAction, Patience};
 use lock_protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
 use lock_protocol::clock::Moment;
@@ -194,9 +195,9 @@ fn acquire_alone(
     let SetPatience { started, wait } = patience;
     let spent = inner.clock().now().since(started);
     let acquiring = if wait.is_zero() {
-        waiter::try_acquire(inner, key, lease_config, spent)?
+        waiter::try_acquire(inner, key, lease_config, spent, Caller::Call)?
     } else {
-        waiter::acquire(inner, key, lease_config, wait, spent)?
+        waiter::acquire(inner, key, lease_config, wait, spent, Caller::Call)?
     };
     Ok(SetProgress {
         acquired: Vec::new(),

@@ -15,7 +15,7 @@ use crate::runtime::inner::{ManagerInner, check_runtime};
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
-use crate::telemetry::{LockEvent, NotificationKind, NotificationUse};
+use crate::telemetry::{Caller, LockEvent, NotificationKind, NotificationUse};
 use lock_protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
     Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
@@ -46,11 +46,12 @@ pub(crate) fn try_acquire(
     key: LockKey,
     lease_config: LeaseConfig,
     spent: Duration,
+    caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now();
     let until = started.plus(inner.config.command_timeout.saturating_sub(spent));
     let patience = Patience::OneAttempt { started, until };
-    start(inner, key, lease_config, patience, started, until)
+    start(inner, key, lease_config, patience, until, caller)
 }
 
 /// Waits for the lock for at most `wait`, of which `spent` has passed.
@@ -63,11 +64,12 @@ pub(crate) fn acquire(
     lease_config: LeaseConfig,
     wait: Duration,
     spent: Duration,
+    caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now().minus(spent);
     let deadline = started.plus(wait);
     let patience = Patience::Wait { started, deadline };
-    start(inner, key, lease_config, patience, started, deadline)
+    start(inner, key, lease_config, patience, deadline, caller)
 }
 
 /// Returns how a lock with these settings stays held.
@@ -112,11 +114,15 @@ fn start(
     key: LockKey,
     lease_config: LeaseConfig,
     patience: Patience,
-    started: Moment,
     connect_until: Moment,
+    caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     inner.check_process()?;
-    let record = AcquireRecord::begin(inner, &key, lease_config.kind, started);
+    let (Patience::OneAttempt { started, .. } | Patience::Wait { started, .. }) = patience;
+    let mut record = AcquireRecord::begin(inner, &key, lease_config.kind, started);
+    if let Some(record) = &mut record {
+        record.set_caller(caller);
+    }
     if let Err(error) = check(inner, &key, lease_config.kind) {
         return Err(failed(record, error));
     }

@@ -14,6 +14,16 @@ pub struct LockId<'a> {
     key: &'a LockKey,
     shown: KeyDisplay,
     kind: Kind,
+    caller: Caller,
+}
+
+/// Who asks for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// A call that wants the lock for its work, and soon.
+    Call,
+    /// A candidate of [`lead`](crate::LockRequest::lead), for which waiting is ordinary.
+    Candidate,
 }
 
 impl<'a> LockId<'a> {
@@ -22,7 +32,13 @@ impl<'a> LockId<'a> {
             key,
             shown,
             kind: Kind::Exclusive,
+            caller: Caller::Call,
         }
+    }
+
+    /// Returns the id with the caller that asks for the lock.
+    pub(crate) fn of_caller(self, caller: Caller) -> Self {
+        Self { caller, ..self }
     }
 
     /// Returns the id with the kind of the lock.
@@ -53,6 +69,13 @@ impl<'a> LockId<'a> {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.kind.word()
+    }
+
+    /// Returns whether a candidate of [`lead`](crate::LockRequest::lead) asks for the lock. A candidate waits for as
+    /// long as another one leads, and in steps of ten minutes, so its waits and timeouts say nothing about the lock.
+    #[must_use]
+    pub fn is_candidate(&self) -> bool {
+        self.caller == Caller::Candidate
     }
 
     /// Returns the key with escaped control characters, for log lines.

@@ -14,12 +14,15 @@ use self::without::change_cleanups_open;
 #[cfg(not(feature = "metrics"))]
 pub(crate) use self::without::{GaugeUnit, describe, is_recorded, write};
 
-/// Buckets for `distributed_lock.acquire.duration` in seconds: those that OpenTelemetry advises for durations, and 30.
-pub const ACQUIRE_BUCKETS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+/// Buckets for `distributed_lock.acquire.duration` in seconds: those that OpenTelemetry advises for durations, and
+/// 2.5 and 30. Half of the default wait of 5 s is a bucket, because an alert compares the wait with it.
+pub const ACQUIRE_BUCKETS: [f64; 11] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
 
 /// Buckets for `distributed_lock.hold.duration` in seconds: [`ACQUIRE_BUCKETS`], and buckets up to an hour.
-pub const HOLD_BUCKETS: [f64; 14] = [
-    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
+pub const HOLD_BUCKETS: [f64; 15] = [
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 ];
 
 /// What a metric is.
@@ -54,7 +57,8 @@ pub struct MetricInfo {
     pub name: &'static str,
     /// What it is.
     pub kind: MetricKind,
-    /// All labels, in alphabetical order. `error.type` is left out when there is no error.
+    /// All labels, in alphabetical order. `error.type` is left out when there is no error, and `role` for all callers
+    /// but the candidates of [`lead`](crate::LockRequest::lead).
     pub labels: &'static [&'static str],
     /// What it counts.
     pub description: &'static str,
@@ -63,6 +67,7 @@ pub struct MetricInfo {
 const NAME: &str = "distributed_lock.name";
 const ERROR_TYPE: &str = "error.type";
 const SERVER: &str = "server.address";
+const ROLE: &str = "role";
 
 /// The time from a call to the lock, or to the call's error.
 pub(crate) const ACQUIRE_DURATION: &str = "distributed_lock.acquire.duration";
@@ -86,7 +91,7 @@ pub const METRICS: &[MetricInfo] = &[
     MetricInfo {
         name: ACQUIRE_DURATION,
         kind: MetricKind::Histogram,
-        labels: &[NAME, ERROR_TYPE, "outcome"],
+        labels: &[NAME, ERROR_TYPE, "outcome", ROLE],
         description: "The time from a call to the lock, or to the end of the call.",
     },
     MetricInfo {
@@ -104,7 +109,7 @@ pub const METRICS: &[MetricInfo] = &[
     MetricInfo {
         name: WAITING,
         kind: MetricKind::Gauge,
-        labels: &[NAME, "kind"],
+        labels: &[NAME, "kind", ROLE],
         description: "Callers of this process that found the lock busy and wait.",
     },
     MetricInfo {

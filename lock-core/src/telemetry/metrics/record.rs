@@ -7,7 +7,7 @@ use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 use super::{
     ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HOLD_DURATION,
     KIND_MISMATCHES, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS, OBSERVER_PANICS, RECONNECTS,
-    RENEWALS, REVOCATIONS, SERVER,
+    RENEWALS, REVOCATIONS, ROLE, SERVER,
 };
 use crate::error::LockError;
 use crate::telemetry::trace::TARGET;
@@ -129,6 +129,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
 fn acquired(lock: LockId<'_>, outcome: AcquireEnd, waited: Duration, error: Option<&LockError>) {
     let mut labels = vec![named(lock), label("outcome", outcome.as_str())];
     labels.extend(error.map(|error| label(ERROR_TYPE, error_type(error))));
+    labels.extend(role(lock.is_candidate()));
     observe(ACQUIRE_DURATION, labels, waited);
 }
 
@@ -138,6 +139,11 @@ fn renewal(outcome: &'static str) {
 
 fn named(lock: LockId<'_>) -> Label {
     label(NAME, lock.name())
+}
+
+/// Returns the label of a candidate, which keeps its waits apart from those of calls.
+fn role(is_candidate: bool) -> Option<Label> {
+    is_candidate.then(|| label(ROLE, "candidate"))
 }
 
 fn label(key: &'static str, value: &'static str) -> Label {
@@ -168,6 +174,7 @@ pub(crate) struct GaugeUnit {
     metric: &'static str,
     name: &'static str,
     kind: &'static str,
+    is_candidate: bool,
 }
 
 impl GaugeUnit {
@@ -180,6 +187,7 @@ impl GaugeUnit {
             metric,
             name: lock.name(),
             kind: lock.kind(),
+            is_candidate: lock.is_candidate(),
         };
         unit.change(1.0);
         Some(unit)
@@ -191,11 +199,9 @@ impl GaugeUnit {
     }
 
     fn change(&self, by: f64) {
-        change(
-            self.metric,
-            vec![label(NAME, self.name), label("kind", self.kind)],
-            by,
-        );
+        let mut labels = vec![label(NAME, self.name), label("kind", self.kind)];
+        labels.extend(role(self.is_candidate));
+        change(self.metric, labels, by);
     }
 }
 

@@ -9,10 +9,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_core::{LockGuard, LockManager};
+use lock_core::LockManager;
 
-/// The clocks of the instances may differ by this time. An instance that starts later by less than this
-/// does not run the job again.
+/// The clocks of the instances may differ by this time. The key stays locked for it, even when the job ends earlier,
+/// so an instance that starts later by less than this does not run the job again.
 const LATE_STARTERS: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -25,32 +25,23 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let locks = LockManager::connect(&examples::lock_url()?).await?;
 
     // A crashed instance keeps the lock for one ttl. A running instance renews it as long as the job
-    // runs.
-    let lock = locks.lock("nightly-report").ttl(Duration::from_secs(30));
-    match lock.try_acquire().await? {
-        None => println!("skipped: another instance runs the report"),
-        Some(guard) => run_report(guard, takes).await?,
+    // runs. With a wait of zero, the other instances skip.
+    let lock = locks
+        .lock("nightly-report")
+        .ttl(Duration::from_secs(30))
+        .min_hold(LATE_STARTERS)
+        .wait(Duration::ZERO);
+    // When the lock is lost, the job stops: another instance may be running it.
+    match lock.run(async |_held| report(takes).await).await {
+        Ok(()) => println!("finished: the report is written"),
+        Err(error) if error.is_contended() => println!("skipped: another instance runs the report"),
+        Err(error) => return Err(error.into()),
     }
     locks.shutdown().await?;
     Ok(())
 }
 
-async fn run_report(guard: LockGuard, takes: Duration) -> Result<(), Box<dyn Error>> {
-    println!("running: this instance has the lock");
-    let late_starters = tokio::time::sleep(LATE_STARTERS);
-    // When the lock is lost, the job stops: another instance may be running it.
-    tokio::select! {
-        () = guard.lost() => return Err("the lock was lost, the report is not finished".into()),
-        () = report(takes) => println!("finished: the report is written"),
-    }
-    late_starters.await;
-    // The report is complete even if the release fails.
-    if let Err(error) = guard.release().await {
-        eprintln!("cannot release the lock: {error}");
-    }
-    Ok(())
-}
-
 async fn report(takes: Duration) {
+    println!("running: this instance has the lock");
     tokio::time::sleep(takes).await;
 }

@@ -9,13 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_core::{LockError, LockGuard, LockManager, lock_name};
+use lock_core::{LockManager, distributed_lock};
 use tokio::task::JoinSet;
 
-/// How many jobs of a tenant run at the same time.
-const SLOTS: u32 = 2;
-
-const TTL: Duration = Duration::from_secs(5);
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// How long one job takes.
 const WORK: Duration = Duration::from_millis(100);
@@ -31,57 +28,38 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let mut jobs = JoinSet::new();
     for number in 0..examples::option("--jobs")?.unwrap_or(6) {
         let (locks, log) = (locks.clone(), log.clone());
-        jobs.spawn(async move {
-            let result = job(&locks, "acme", number, log).await;
-            result.map_err(|error| error.to_string())
-        });
+        jobs.spawn(async move { job(&locks, "acme", number, log).await });
     }
     for ended in jobs.join_all().await {
-        ended?;
+        ended.map_err(|error| error as Box<dyn Error>)?;
     }
     locks.shutdown().await?;
     Ok(())
 }
 
-// region: slot
-/// Returns a free slot of the tenant, or nothing when all of them are in use.
-async fn free_slot(locks: &LockManager, tenant: &str) -> Result<Option<LockGuard>, LockError> {
-    for n in 0..SLOTS {
-        let slot = locks.lock(lock_name!("tenant:{tenant}:slot:{n}")).ttl(TTL);
-        if let Some(guard) = slot.try_acquire().await? {
-            return Ok(Some(guard));
-        }
-    }
-    Ok(None)
-}
-// endregion
-
+// region: limit
+/// Runs one job of the tenant when fewer than two of its jobs run. Until then it waits in the tenant's queue.
+#[distributed_lock(
+    name = "tenant:{tenant}",
+    permits = 2,
+    ttl = "5s",
+    wait = "30s",
+    manager = locks,
+)]
 async fn job(
     locks: &LockManager,
     tenant: &str,
     number: u32,
     log: Option<PathBuf>,
-) -> Result<(), Box<dyn Error>> {
-    let note = |what: &str| {
-        println!("{what} {number}");
-        log.as_ref()
-            .map_or(Ok(()), |log| examples::append(log, what))
-    };
-    let slot = loop {
-        if let Some(slot) = free_slot(locks, tenant).await? {
-            break slot;
-        }
-        // An endpoint would answer 429 here. A job tries again later: it gets no
-        // notification of a free slot.
-        tokio::time::sleep(WORK / 4).await;
-    };
-    note("begin")?;
-    // The lost lock stops the job: its slot may belong to another job.
-    tokio::select! {
-        () = slot.lost() => return Err("the slot was lost".into()),
-        () = tokio::time::sleep(WORK) => {}
-    }
-    note("end")?;
-    slot.release().await?;
+) -> Result<(), Failure> {
+    note("begin", number, log.as_ref())?;
+    tokio::time::sleep(WORK).await;
+    note("end", number, log.as_ref())?;
     Ok(())
+}
+// endregion
+
+fn note(what: &str, number: u32, log: Option<&PathBuf>) -> std::io::Result<()> {
+    println!("{what} {number}");
+    log.map_or(Ok(()), |log| examples::append(log, what))
 }

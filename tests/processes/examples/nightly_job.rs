@@ -36,6 +36,20 @@ fn one_instance_runs_and_the_others_skip() {
     );
 }
 
+/// The job is quicker than the difference of two clocks. The lock and not the process waits for late starters.
+#[test]
+fn instance_that_starts_after_the_end_of_a_quick_job_skips() {
+    let server = RedisServer::start();
+    let start = || {
+        let instance = example("nightly_job").arg("--redis").arg(server.url());
+        let instance = instance.arg("--takes").arg("0").spawn();
+        assert!(instance.wait(SOON).success());
+        instance.lines()
+    };
+    assert!(start()[1].starts_with("finished"));
+    assert!(start()[0].starts_with("skipped"));
+}
+
 #[test]
 fn job_does_not_run_without_the_lock_server() {
     let server = RedisServer::start();

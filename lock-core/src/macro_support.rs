@@ -33,7 +33,7 @@ pub use self::declared::{
 };
 pub use self::from_lock_error::FromLockError;
 pub use self::name::{
-    IntoLockName, NamePart, Placeholder, name_from_expression, name_from_template,
+    IntoLockName, NamePart, Placeholder, displayed, name_from_expression, name_from_template,
     name_with_hash_tag,
 };
 pub use self::options::{

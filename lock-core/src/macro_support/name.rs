@@ -12,13 +12,20 @@ const LONGER_THAN_ANY_NAME: usize = 1025;
     message = "`{Self}` cannot be part of a lock name: it does not implement `Display`",
     label = "a placeholder of the name uses this value",
     note = "write another value: `name = lock_name!(\"order:{{}}\", expression)`",
-    note = "an `Option` needs a value for `None`, such as `id.unwrap_or(0)`"
+    note = "an `Option` needs a value for `None`, such as `id.unwrap_or(0)`",
+    note = "a struct needs a field, such as `{{order.id}}`; a type parameter needs the bound `Display`"
 )]
 pub trait Placeholder: Display {}
 
 // Otherwise the compiler reports the missing `Display`, and not what to do about it.
 #[diagnostic::do_not_recommend]
 impl<T: Display + ?Sized> Placeholder for T {}
+
+/// Returns a value of a generic type. The bound names a trait that the user knows.
+#[must_use]
+pub fn displayed<T: Display>(value: &T) -> &dyn Placeholder {
+    value
+}
 
 /// A part of a name template.
 #[derive(Clone, Copy)]

@@ -211,9 +211,9 @@ impl DefaultMode for SemaphoreKind {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an exclusive lock",
-    label = "declared as another kind",
-    note = "take it with `read` or `write`, or with `permit`; or declare it without `mode` and `permits`",
-    note = "a name that no type declares is locked with `locks.lock(name)`"
+    label = "is not declared as this kind",
+    note = "a name that no type declares is locked with `locks.lock(name)`",
+    note = "a declared lock of another kind: take it with `read` or `write`, or with `permit`; or declare it without `mode` and `permits`"
 )]
 pub trait ExclusiveLock: Lock {}
 
@@ -237,9 +237,9 @@ impl<L: Lock<Kind = ExclusiveKind>> ExclusiveLock for L {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a read-write lock",
-    label = "declared as another kind",
-    note = "declare it with `#[lock(.., mode = read_write)]`, or take it with `hold` or `permit`",
-    note = "a name that no type declares is locked with `locks.lock(name)`"
+    label = "is not declared as this kind",
+    note = "a name that no type declares is locked with `locks.lock(name)`",
+    note = "a declared lock of another kind: declare it with `#[lock(.., mode = read_write)]`, or take it with `hold` or `permit`"
 )]
 pub trait ReadWriteLock: Lock {}
 
@@ -261,9 +261,9 @@ impl<L: Lock<Kind = ReadWriteKind>> ReadWriteLock for L {}
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a semaphore",
-    label = "declared as another kind",
-    note = "declare it with `#[lock(.., permits = 4)]`, or take it with `hold`, `read` or `write`",
-    note = "a name that no type declares is locked with `locks.lock(name)`"
+    label = "is not declared as this kind",
+    note = "a name that no type declares is locked with `locks.lock(name)`",
+    note = "a declared lock of another kind: declare it with `#[lock(.., permits = 4)]`, or take it with `hold`, `read` or `write`"
 )]
 pub trait SemaphoreLock: Lock {}
 

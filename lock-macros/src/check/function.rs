@@ -35,6 +35,11 @@ fn can_await(item: &FnItem, errors: &mut Errors) -> bool {
         message.push_str("; put it above `#[tokio::test]`");
     } else if signature.ident == "main" {
         message.push_str("; put it above `#[tokio::main]`");
+    } else if item.runs_a_future() {
+        message.push_str(
+            "; put it above the attribute that runs the function, such as `#[sqlx::test]` or \
+             `#[actix_web::test]`",
+        );
     }
     errors.on(signature.fn_token, message);
     false
@@ -116,6 +121,19 @@ mod tests {
             )),
             format!("{plain}; put it above `#[tokio::main]`")
         );
+        let above = format!(
+            "{plain}; put it above the attribute that runs the function, such as `#[sqlx::test]` or \
+             `#[actix_web::test]`"
+        );
+        for body in [
+            quote!({ <::actix_web::rt::System>::new().block_on(async { 1 }) }),
+            quote!({
+                async fn f(pool: PgPool) {}
+                ::sqlx::testing::TestFn::run_test(f)
+            }),
+        ] {
+            assert_eq!(error(quote!(fn f() #body)), above);
+        }
         assert_eq!(
             error(quote!(
                 const fn f() {}

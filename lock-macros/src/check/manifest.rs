@@ -1,7 +1,7 @@
 //! Checks whether the user's crate renames `lock-core`. The compiler would only report an unknown
 //! crate, and advise to add one of that name.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Returns the error for a crate that certainly has no `::lock_core`.
@@ -10,8 +10,43 @@ use std::{env, fs};
 /// and the file may change meanwhile.
 pub(crate) fn error() -> Option<String> {
     let folder = env::var_os("CARGO_MANIFEST_DIR")?;
-    let manifest = fs::read_to_string(Path::new(&folder).join("Cargo.toml")).ok()?;
-    error_of(&manifest)
+    let folder = Path::new(&folder);
+    // The manifest of a script is a part of its own source.
+    let path = env::var_os("CARGO_MANIFEST_PATH");
+    let path = path.map_or_else(|| folder.join("Cargo.toml"), PathBuf::from);
+    error_in(folder, &path)
+}
+
+fn error_in(folder: &Path, manifest: &Path) -> Option<String> {
+    if manifest.file_name()? != "Cargo.toml" {
+        return None;
+    }
+    let error = error_of(&fs::read_to_string(manifest).ok()?)?;
+    (!renames_in_the_source(folder)).then_some(error)
+}
+
+/// Returns whether a source file has `extern crate locks as lock_core;`, which makes the path known.
+fn renames_in_the_source(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().is_ok_and(|found| found.is_dir()) {
+            let is_source = name != "target" && !name.to_string_lossy().starts_with('.');
+            return is_source && renames_in_the_source(&path);
+        }
+        path.extension().is_some_and(|extension| extension == "rs")
+            && fs::read_to_string(&path).is_ok_and(|text| renames(&text))
+    })
+}
+
+fn renames(source: &str) -> bool {
+    source.split("extern crate").skip(1).any(|after| {
+        let declaration = after.split(';').next().unwrap_or_default();
+        declaration
+            .split_whitespace()
+            .skip(1)
+            .eq(["as", "lock_core"])
+    })
 }
 
 fn error_of(manifest: &str) -> Option<String> {
@@ -132,6 +167,25 @@ mod tests {
         );
         let other = "[dependencies]\nlocks = { package = \"lock-core-extras\" }";
         assert_eq!(error_of(other), None);
+    }
+
+    #[test]
+    fn script_and_renamed_extern_crate_have_no_error() {
+        let folder = env::temp_dir().join(format!("lock-macros-manifest-{}", std::process::id()));
+        fs::create_dir_all(folder.join("src")).expect("created");
+        let manifest = folder.join("Cargo.toml");
+        fs::write(
+            &manifest,
+            "[dependencies]\nlocks = { package = \"lock-core\" }",
+        )
+        .expect("written");
+        let source = |text: &str| fs::write(folder.join("src/main.rs"), text).expect("written");
+        source("extern crate locks as other;");
+        assert!(error_in(&folder, &manifest).is_some());
+        assert_eq!(error_in(&folder, &folder.join("job.rs")), None);
+        source("#[macro_use]\npub extern crate locks\n    as lock_core;\nfn main() {}");
+        assert_eq!(error_in(&folder, &manifest), None);
+        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn list(names: &[NameArg], brackets: Span, errors: &mut Errors) {
         errors.at(brackets, NO_NAMES);
     } else if names.len() > MAX_NAMES {
         errors.at(brackets, TOO_MANY_NAMES);
+        return;
     }
     let mut known = BTreeSet::new();
     for name in names {
@@ -257,7 +258,7 @@ mod tests {
             errors.messages(),
             [
                 "no parameter named `ordr_id`; did you mean `order_id`?",
-                "method has no `self`"
+                "function has no `self`; name a parameter, such as `{order_id}`"
             ]
         );
     }

@@ -129,9 +129,16 @@ pub(super) fn constant(
         ConstantAdvice::Builder if scope.is_struct() => {
             "give it a constant, or a const parameter of the struct".into()
         }
-        ConstantAdvice::Builder => format!(
-            "give it a constant, or use the builder: `locks.lock(name).{option}({written})`"
-        ),
+        ConstantAdvice::Builder => {
+            let argument = if option == "renew" {
+                format!("Renew::Every({written})")
+            } else {
+                written
+            };
+            format!(
+                "give it a constant, or use the builder: `locks.lock(name).{option}({argument})`"
+            )
+        }
     };
     errors.on(
         value,
@@ -336,6 +343,11 @@ mod tests {
             error(&quote!(max_hold = self.longest)),
             "`max_hold` is a constant, but `self` is only known at the call: give it a \
              constant, or use the builder: `locks.lock(name).max_hold(self.longest)`"
+        );
+        assert_eq!(
+            error(&quote!(renew = self.every)),
+            "`renew` is a constant, but `self` is only known at the call: give it a constant, or use \
+             the builder: `locks.lock(name).renew(Renew::Every(self.every))`"
         );
         for ttl in [
             quote!(TTL),

@@ -13,6 +13,14 @@ impl Template {
         // Uses the token of the parameter itself: only that one finds a parameter that a
         // `macro_rules!` macro named.
         self.expand_with(krate, |head| match head {
+            PlaceholderHead::Named(name) if scope.is_generic(name) => {
+                let found = scope.find(name);
+                let site = found.as_ref().map_or(self.span, TokenTree::span);
+                let site = Span::mixed_site().located_at(site);
+                let krate = krate.at(site);
+                // The compiler then advises the bound `Display`, and not a trait of this crate.
+                quote_spanned!(site=> *#krate::macro_support::displayed(&#found))
+            }
             PlaceholderHead::Named(name) => scope.find(name).into_token_stream(),
             PlaceholderHead::Next => TokenStream::new(),
         })

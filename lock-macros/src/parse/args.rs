@@ -18,7 +18,7 @@ use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
     Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
-    reject_await,
+    is_list, reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
@@ -170,9 +170,13 @@ impl OptionParser<'_> {
         while !input.is_empty() {
             self.option(input);
             let unread = input.span();
-            let rest = skip_to_comma(input)?;
-            if rest {
+            if !input.is_empty() && !input.peek(Token![,]) {
                 self.errors.at(unread, "expected `,` between options");
+                if input.peek(Ident::peek_any) && input.peek2(Token![=]) {
+                    // The next option may be what another option needs.
+                    continue;
+                }
+                skip_to_comma(input)?;
             }
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
@@ -201,12 +205,23 @@ impl OptionParser<'_> {
             .iter()
             .find(|(known, _)| *known == option);
         let Some((_, example)) = known else {
-            self.unknown(&key);
+            let value: Option<Expr> = input.fork().parse().ok();
+            self.unknown(&key, value.as_ref());
             skip_value(input);
             return;
         };
         if !self.args.written.add(&key) {
-            self.errors.on(&key, format!("duplicate option `{option}`"));
+            let advice = match (option.as_str(), self.grammar) {
+                ("name", Grammar::Function) => {
+                    "; lock several names with a list: `name = [\"a:{x}\", \"b:{y}\"]`"
+                }
+                ("name", Grammar::Declaration) | ("lock", _) => {
+                    "; lock several with `LockManager::lock_all`"
+                }
+                _ => "",
+            };
+            let message = format!("duplicate option `{option}`{advice}");
+            self.errors.on(&key, message);
             skip_value(input);
             return;
         }
@@ -241,7 +256,7 @@ impl OptionParser<'_> {
                 args.name = NameArg::parse_declared(value, errors).map(NamesArg::One);
             }
             "name" => {
-                args.has_list = matches!(value, Expr::Array(_));
+                args.has_list = is_list(&value);
                 args.name = NamesArg::parse(value, errors);
             }
             "lock" => {
@@ -297,7 +312,7 @@ impl OptionParser<'_> {
         }
     }
 
-    fn unknown(&mut self, key: &Ident) {
+    fn unknown(&mut self, key: &Ident, value: Option<&Expr>) {
         let written = key.to_string();
         let options = self.grammar.options();
         let at_the_call = self.grammar == Grammar::Declaration
@@ -308,12 +323,16 @@ impl OptionParser<'_> {
             self.errors.on(key, message);
             return;
         }
-        let meant = option_names::meant(&written, options);
+        let mut meant = option_names::meant(&written, options);
+        if meant == Some("manager") && value.is_some_and(makes_a_struct) {
+            // `locks = OrderLock { id }`
+            meant = Some("lock");
+        }
         let advice = meant.map_or_else(
             || format!("expected one of: {}", list(option_names::all(options))),
             |meant| format!("did you mean `{meant}`?"),
         );
-        self.advised_name |= meant == Some("name");
+        self.advised_name |= matches!(meant, Some("name" | "lock"));
         self.errors
             .on(key, format!("unknown option `{key}`; {advice}"));
     }
@@ -321,7 +340,19 @@ impl OptionParser<'_> {
     /// Reports `"order"`, `name: "order"` or `ttl`, and suggests the most likely option.
     fn not_a_pair(&mut self, input: ParseStream<'_>, key: Option<&Ident>) {
         let options = self.grammar.options();
-        let meant = key.and_then(|key| option_names::meant(&key.to_string(), options));
+        let word = key.map(Ident::to_string).unwrap_or_default();
+        let of_a_word = option_names::with_word(&word, options);
+        if let (Some(option), Some(key)) = (of_a_word, key) {
+            let message = format!("expected `option = value`; did you mean `{option} = {word}`?");
+            self.errors.on(key, message);
+            drop(skip_to_comma(input));
+            return;
+        }
+        let meant = option_names::meant(&word, options);
+        if let Some(key) = key.filter(|_| meant == Some(word.as_str())) {
+            // The option is there, so that no other error asks for it.
+            self.args.written.add(key);
+        }
         let (option, example) = options
             .iter()
             .find(|(known, _)| Some(*known) == meant)
@@ -330,7 +361,23 @@ impl OptionParser<'_> {
         let span = key.map_or_else(|| input.span(), Ident::span);
         let message = format!("expected `option = value`; did you mean `{option} = {example}`?");
         self.errors.at(span, message);
+        self.args.has_list |= *option == "name" && input.peek(Bracket);
         drop(skip_to_comma(input));
+    }
+}
+
+/// Returns whether an expression is `OrderLock { id }` or `OrderLock(id)`.
+fn makes_a_struct(value: &Expr) -> bool {
+    match value {
+        Expr::Struct(_) => true,
+        Expr::Call(call) => match &*call.func {
+            Expr::Path(callee) => callee.path.segments.last().is_some_and(|last| {
+                let name = last.ident.to_string();
+                name.starts_with(char::is_uppercase)
+            }),
+            _ => false,
+        },
+        _ => false,
     }
 }
 

@@ -9,7 +9,7 @@ use syn::{Expr, ExprCall, Lit};
 
 use crate::errors::Errors;
 use crate::parse::duration_text;
-use crate::parse::values::{reject_await, shown};
+use crate::parse::values::{bare_word, reject_await, shown};
 
 /// An option that takes a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,7 @@ impl DurationOption {
     fn parse_dynamic(self, call: ExprCall, errors: &mut Errors) -> Option<DurationValue> {
         let option = self.name();
         if !self.may_be_dynamic() {
-            let message = format!(
-                "`{option}` must be known at compile time; only `ttl` and `wait` take \
-                 `dynamic(...)`"
-            );
+            let message = not_dynamic(option);
             errors.on(call, message);
             return None;
         }
@@ -82,6 +79,10 @@ pub(crate) struct DurationLiteral {
 
 impl DurationArg {
     pub(crate) fn parse(value: Expr, option: DurationOption, errors: &mut Errors) -> Option<Self> {
+        if let Some(message) = word_for_no_duration(&value, option) {
+            errors.on(value, message);
+            return None;
+        }
         let value = match value {
             Expr::Lit(literal) => DurationLiteral::parse(&literal.lit, errors)?,
             Expr::Call(call) if is_dynamic(&call) => option.parse_dynamic(call, errors)?,
@@ -101,6 +102,53 @@ impl DurationArg {
         };
         Some(Self { option, value })
     }
+}
+
+/// Returns the message for `dynamic(..)` of another option than `ttl` and `wait`.
+pub(crate) fn not_dynamic(option: &str) -> String {
+    format!("`{option}` must be known at compile time; only `ttl` and `wait` take `dynamic(...)`")
+}
+
+/// Returns what to write instead of a word such as `forever`, or of `false`.
+fn word_for_no_duration(value: &Expr, option: DurationOption) -> Option<String> {
+    let written = match value {
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Str(text) => text.value(),
+            Lit::Bool(value) => value.value.to_string(),
+            _ => return None,
+        },
+        _ => bare_word(value)?.to_string(),
+    };
+    let (name, shown) = (option.name(), shown(value));
+    let is = |words: &[&str]| words.contains(&written.to_lowercase().as_str());
+    let is_default = is(&["auto", "default", "automatic"]);
+    let is_none = is(&["never", "none", "no", "off", "false", "skip", "zero"]);
+    let is_endless = is(&[
+        "forever",
+        "infinite",
+        "infinity",
+        "unlimited",
+        "always",
+        "max",
+        "endless",
+        "indefinitely",
+    ]);
+    let advice = match option {
+        DurationOption::Ttl if is_default => "leave it out for the manager's `default_ttl`",
+        DurationOption::Ttl if is_none || is_endless => {
+            "a lock always expires without its holder; leave `ttl` out, and the lock is renewed \
+             while the body runs"
+        }
+        DurationOption::Wait if is_default => "leave it out for the manager's `default_wait`",
+        DurationOption::Wait if is_none => "write `wait = \"0s\"`, which tries once",
+        DurationOption::Wait if is_endless => "write a long duration, such as `wait = \"24h\"`",
+        DurationOption::MaxHold if is_default || is_none || is_endless => {
+            "leave it out for no limit"
+        }
+        DurationOption::MinHold if is_default || is_none => "leave it out",
+        _ => return None,
+    };
+    Some(format!("unknown value `{shown}` for `{name}`; {advice}"))
 }
 
 impl DurationLiteral {
@@ -148,7 +196,8 @@ fn not_text(literal: &Lit) -> String {
     duration_text::not_text(&written, digits, suffix)
 }
 
-fn is_dynamic(call: &ExprCall) -> bool {
+/// Returns whether a call is `dynamic(..)`.
+pub(crate) fn is_dynamic(call: &ExprCall) -> bool {
     matches!(&*call.func, Expr::Path(callee) if callee.path.is_ident("dynamic"))
 }
 
@@ -186,6 +235,63 @@ mod tests {
         ] {
             assert_eq!(error(value, option), expected);
         }
+    }
+
+    #[test]
+    fn words_for_no_duration_are_explained() {
+        let (wait, ttl) = (DurationOption::Wait, DurationOption::Ttl);
+        for (value, option, expected) in [
+            (
+                parse_quote!(forever),
+                wait,
+                "write a long duration, such as `wait = \"24h\"`",
+            ),
+            (
+                parse_quote!("forever"),
+                wait,
+                "write a long duration, such as `wait = \"24h\"`",
+            ),
+            (
+                parse_quote!(false),
+                wait,
+                "write `wait = \"0s\"`, which tries once",
+            ),
+            (
+                parse_quote!(never),
+                wait,
+                "write `wait = \"0s\"`, which tries once",
+            ),
+            (
+                parse_quote!(None),
+                wait,
+                "write `wait = \"0s\"`, which tries once",
+            ),
+            (
+                parse_quote!(auto),
+                ttl,
+                "leave it out for the manager's `default_ttl`",
+            ),
+            (
+                parse_quote!(never),
+                DurationOption::MaxHold,
+                "leave it out for no limit",
+            ),
+            (
+                parse_quote!("none"),
+                DurationOption::MaxHold,
+                "leave it out for no limit",
+            ),
+            (parse_quote!(false), DurationOption::MinHold, "leave it out"),
+        ] {
+            let text = error(value, option);
+            assert!(text.starts_with("unknown value `"), "{text}");
+            assert!(
+                text.ends_with(&format!("` for `{}`; {expected}", option.name())),
+                "{text}"
+            );
+        }
+        let text = error(parse_quote!(never), ttl);
+        assert!(text.contains("leave `ttl` out"), "{text}");
     }
 
     #[test]

@@ -92,10 +92,30 @@ impl FnItem {
         self.boxed.is_some()
     }
 
+    /// Returns whether the body runs a future. Most likely an attribute moved the body of an `async fn`
+    /// into it.
+    pub(crate) fn runs_a_future(&self) -> bool {
+        let body = self.body.as_ref();
+        body.is_some_and(|body| runs_a_future(body.statements.clone()))
+    }
+
     /// Returns whether the last segment of an attribute's path is `name`.
     pub(crate) fn has_attribute(&self, name: &str) -> bool {
         self.attributes.iter().any(|it| is_called(it, name))
     }
+}
+
+fn runs_a_future(tokens: TokenStream) -> bool {
+    let mut was_async = false;
+    tokens.into_iter().any(|token| {
+        let found = match &token {
+            TokenTree::Ident(word) => word == "block_on" || (was_async && word == "fn"),
+            TokenTree::Group(group) => runs_a_future(group.stream()),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+        };
+        was_async = matches!(&token, TokenTree::Ident(word) if word == "async");
+        found
+    })
 }
 
 impl Function {

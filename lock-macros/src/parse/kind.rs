@@ -5,6 +5,8 @@ use quote::ToTokens;
 use syn::{Expr, Lit, UnOp};
 
 use crate::errors::Errors;
+use crate::parse::duration::{is_dynamic, not_dynamic};
+use crate::parse::values::shown;
 
 /// The kind of a lock.
 #[derive(Default)]
@@ -82,6 +84,18 @@ pub(crate) enum NumberValue {
 impl NumberArg {
     pub(crate) fn parse(value: Expr, option: NumberOption, errors: &mut Errors) -> Option<Self> {
         let written = value.to_token_stream();
+        if let Expr::Call(call) = &value
+            && is_dynamic(call)
+        {
+            let name = option.name();
+            let (message, argument) = (not_dynamic(name), shown(&call.args));
+            let builder = format!("use the builder: `locks.lock(name).{name}({argument})`");
+            errors.on(
+                &value,
+                format!("{message}; for a value of the call {builder}"),
+            );
+            return None;
+        }
         let value = match value {
             Expr::Lit(literal) => literal_value(&literal.lit).map(NumberValue::Literal),
             Expr::Unary(negative) if matches!(negative.op, UnOp::Neg(_)) => match &*negative.expr {
@@ -174,6 +188,16 @@ mod tests {
             assert_eq!(number.expect("a number").literal(), expected);
             assert!(errors.is_empty());
         }
+        let mut errors = Errors::default();
+        let dynamic = parse_quote!(dynamic(self.n));
+        assert!(NumberArg::parse(dynamic, NumberOption::Permits, &mut errors).is_none());
+        assert_eq!(
+            errors.messages(),
+            [
+                "`permits` must be known at compile time; only `ttl` and `wait` take `dynamic(...)`; for \
+                 a value of the call use the builder: `locks.lock(name).permits(self.n)`"
+            ]
+        );
         for value in [
             parse_quote!("4"),
             parse_quote!(4.5),

@@ -154,6 +154,19 @@ pub(crate) fn all(options: Options) -> impl Iterator<Item = &'static str> + Clon
     options.iter().map(|(option, _)| *option)
 }
 
+/// Returns the option with the value `word`, such as `mode` for `exclusive`.
+pub(crate) fn with_word(word: &str, options: Options) -> Option<&'static str> {
+    let option = match word {
+        "exclusive" | "read" | "write" | "read_write" => "mode",
+        "auto" | "never" => "renew",
+        "skip" => "on_contended",
+        "cancel" | "continue" => "on_lost",
+        "confirm" | "background" => "release",
+        _ => return None,
+    };
+    all(options).find(|known| *known == option)
+}
+
 /// Returns the option that `key` probably means: one of another library, or a misspelt one.
 pub(crate) fn meant(key: &str, options: Options) -> Option<&'static str> {
     let key = key.to_lowercase();

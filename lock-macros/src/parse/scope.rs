@@ -16,6 +16,8 @@ use crate::parse::tokens::peel_type;
 pub(crate) struct Scope {
     receiver: Option<TokenTree>,
     parameters: Vec<Parameter>,
+    /// The parameters whose type is generic, or a reference to a generic type.
+    generic: Vec<String>,
     /// The const parameters of the function.
     constants: Vec<Ident>,
     /// Whether the function is a test.
@@ -45,13 +47,18 @@ impl Parameter {
 
 impl Scope {
     pub(crate) fn new(signature: &Signature, is_test: bool) -> Self {
-        let mut parameters = Vec::new();
+        let (mut parameters, mut generic) = (Vec::new(), Vec::new());
         for argument in &signature.inputs {
             if let FnArg::Typed(argument) = argument {
                 let first = parameters.len();
                 bindings(&argument.pat, &argument.attrs, &mut parameters);
                 let is_reference =
                     matches!(&*argument.pat, Pat::Ident(_)) && is_reference(&argument.ty);
+                if let Pat::Ident(binding) = &*argument.pat
+                    && is_generic(&argument.ty, signature)
+                {
+                    generic.push(binding.ident.unraw().to_string());
+                }
                 for parameter in &mut parameters[first..] {
                     parameter.is_reference = is_reference;
                 }
@@ -69,6 +76,7 @@ impl Scope {
         Self {
             receiver,
             parameters,
+            generic,
             constants: constants.collect(),
             is_test,
             fields: None,
@@ -89,6 +97,7 @@ impl Scope {
         Self {
             receiver: Some(Ident::new("self", Span::call_site()).into()),
             parameters: Vec::new(),
+            generic: Vec::new(),
             constants: Vec::new(),
             is_test: false,
             fields: Some(fields.collect()),
@@ -142,6 +151,11 @@ impl Scope {
         found.map(|known| TokenTree::Ident(known.name.clone()))
     }
 
+    /// Returns whether the type of a parameter is generic.
+    pub(crate) fn is_generic(&self, name: &str) -> bool {
+        self.generic.iter().any(|known| known == name)
+    }
+
     pub(crate) fn has_parameter(&self, ident: &Ident) -> bool {
         self.parameters
             .iter()
@@ -154,7 +168,12 @@ impl Scope {
             return unknown_field(name, fields);
         }
         if name == "self" {
-            return "method has no `self`".into();
+            return match self.names().next() {
+                Some(first) => {
+                    format!("function has no `self`; name a parameter, such as `{{{first}}}`")
+                }
+                None => "function has no `self`; add `&self`, or name a parameter".into(),
+            };
         }
         // `#[async_trait]` moves patterns into the body.
         let replaced = |known: &Parameter| known.name.to_string().starts_with("__arg");
@@ -176,7 +195,12 @@ impl Scope {
             };
             return format!("no parameter named `{name}`; the function has none{order}");
         }
-        format!("no parameter named `{name}`; parameters: {all}")
+        let field = if self.receiver.is_some() {
+            format!("; for a field write `{{self.{name}}}`")
+        } else {
+            String::new()
+        };
+        format!("no parameter named `{name}`; parameters: {all}{field}")
     }
 
     #[cfg(test)]
@@ -194,10 +218,25 @@ impl Scope {
         Self {
             receiver,
             parameters,
+            generic: Vec::new(),
             constants: Vec::new(),
             is_test: false,
             fields: None,
         }
+    }
+}
+
+fn is_generic(written: &Type, signature: &Signature) -> bool {
+    match peel_type(written) {
+        Type::Reference(inner) => is_generic(&inner.elem, signature),
+        Type::ImplTrait(_) => true,
+        Type::Path(path) => path.path.get_ident().is_some_and(|name| {
+            signature
+                .generics
+                .type_params()
+                .any(|known| known.ident == *name)
+        }),
+        _ => false,
     }
 }
 
@@ -322,7 +361,8 @@ mod tests {
         );
         assert_eq!(
             scope.unknown("customer"),
-            "no parameter named `customer`; parameters: `self`, `order_id`, `type`"
+            "no parameter named `customer`; parameters: `self`, `order_id`, `type`; for a field write \
+             `{self.customer}`"
         );
         let scope = read(quote!(
             async fn f() {}
@@ -331,7 +371,14 @@ mod tests {
             scope.unknown("x"),
             "no parameter named `x`; the function has none"
         );
-        assert_eq!(scope.unknown("self"), "method has no `self`");
+        assert_eq!(
+            scope.unknown("self"),
+            "function has no `self`; add `&self`, or name a parameter"
+        );
+        assert_eq!(
+            Scope::sample(&["a"], true).unknown("x"),
+            "no parameter named `x`; parameters: `self`, `a`; for a field write `{self.x}`"
+        );
     }
 
     #[test]

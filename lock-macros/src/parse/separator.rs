@@ -51,7 +51,6 @@ fn is_kept(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-
     use std::fmt::Write;
 
     use super::*;
@@ -64,7 +63,7 @@ mod tests {
                 text.push(letter);
             } else {
                 for byte in letter.to_string().bytes() {
-                    write!(text, "%{byte:02X}").unwrap();
+                    write!(text, "%{byte:02X}").expect("a string takes all text");
                 }
             }
         }

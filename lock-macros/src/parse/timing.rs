@@ -29,7 +29,7 @@ impl RenewArg {
         // Constants are written in capitals. A word in small letters is a word of this option.
         let is_word = bare_word(&value)
             .is_some_and(|ident| !ident.to_string().contains(char::is_uppercase))
-            || matches!(&value, Expr::Lit(literal) if matches!(literal.lit, Lit::Bool(_)));
+            || matches!(&value, Expr::Lit(literal) if is_word(&literal.lit));
         if !is_word {
             return DurationArg::parse(value, DurationOption::Renew, errors).map(Self::Every);
         }
@@ -40,6 +40,15 @@ impl RenewArg {
         } else {
             Self::Auto
         })
+    }
+}
+
+/// Returns whether a literal most likely stands for a word of `renew`.
+fn is_word(literal: &Lit) -> bool {
+    match literal {
+        Lit::Bool(_) => true,
+        Lit::Str(text) => ["auto", "never"].contains(&text.value().to_lowercase().as_str()),
+        _ => false,
     }
 }
 
@@ -103,6 +112,10 @@ mod tests {
                 "unknown value `sometimes` for `renew`; expected one of: `auto`, `never`, \
                  a duration such as \"10s\""
             ]
+        );
+        assert_eq!(
+            renew(parse_quote!("never")).1,
+            ["unknown value `\"never\"` for `renew`; write `never` without quotes"]
         );
         assert_eq!(
             renew(parse_quote!(30)).1,

@@ -24,8 +24,16 @@ pub(crate) enum NamesArg {
 
 impl NamesArg {
     pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
-        let Expr::Array(array) = value else {
-            return NameArg::parse(value, errors).map(Self::One);
+        let array = match value {
+            Expr::Array(array) => array,
+            other => {
+                let Some(advice) = list_in_another_form(&other) else {
+                    return NameArg::parse(other, errors).map(Self::One);
+                };
+                let message = format!("{advice}: `name = [\"a:{{x}}\", \"b:{{y}}\"]`");
+                errors.on(other, message);
+                return None;
+            }
         };
         let brackets = array.bracket_token.span.join();
         let (count, mut names) = (array.elems.len(), Vec::new());
@@ -50,6 +58,28 @@ impl NamesArg {
     }
 }
 
+/// Returns whether a value lists names, in whatever form.
+pub(crate) fn is_list(value: &Expr) -> bool {
+    matches!(value, Expr::Array(_)) || list_in_another_form(value).is_some()
+}
+
+/// Returns what to say about a list that is no array.
+fn list_in_another_form(value: &Expr) -> Option<&'static str> {
+    match value {
+        Expr::Tuple(_) => Some("write several names in brackets"),
+        Expr::Reference(inner) if is_list(&inner.expr) => Some("write the list without `&`"),
+        Expr::Paren(inner) if is_list(&inner.expr) => Some("write the list without parentheses"),
+        Expr::Group(inner) => list_in_another_form(&inner.expr),
+        Expr::MethodCall(call) if is_list(&call.receiver) => Some("write only the list"),
+        Expr::Macro(call) => {
+            let last = call.mac.path.segments.last();
+            let is_vec = last.is_some_and(|last| last.ident == "vec");
+            is_vec.then_some("write the list without `vec!`")
+        }
+        _ => None,
+    }
+}
+
 impl NameArg {
     pub(crate) fn parse(value: Expr, errors: &mut Errors) -> Option<Self> {
         Self::parse_with(value, Template::of_name, errors)
@@ -57,7 +87,7 @@ impl NameArg {
 
     /// Reads the name of a declared lock, whose placeholders are fields.
     pub(crate) fn parse_declared(value: Expr, errors: &mut Errors) -> Option<Self> {
-        if matches!(value, Expr::Array(_)) {
+        if is_list(&value) {
             let message = "a declared lock has one name; lock several with `lock_all`";
             errors.on(value, message);
             return None;
@@ -155,6 +185,10 @@ impl Handler {
                 None
             }
             expression => {
+                if let Some(message) = word_of_on_error(&expression) {
+                    errors.on(expression, message);
+                    return None;
+                }
                 reject_await("on_error", &expression, errors);
                 Some(Self::Expression(expression))
             }
@@ -167,6 +201,23 @@ impl Handler {
             Self::Expression(expression) => expression.span(),
         }
     }
+}
+
+/// Returns what to write instead of a word that `on_error` doesn't have.
+fn word_of_on_error(value: &Expr) -> Option<String> {
+    let word = bare_word(value)?;
+    let advice = match word.to_string().to_lowercase().as_str() {
+        "skip" | "ignore" | "none" | "continue" => {
+            "write `on_contended = skip` for a lock that another holder has, and a closure for other \
+             errors, such as `on_error = |_| ()`"
+        }
+        "log" | "warn" | "panic" | "error" | "retry" => {
+            "write a closure that returns what the function returns, such as \
+             `on_error = |e| tracing::warn!(\"{e}\")`"
+        }
+        _ => return None,
+    };
+    Some(format!("unknown value `{word}` for `on_error`; {advice}"))
 }
 
 /// The value of `on_lost`: what happens to the body when the lock is lost.
@@ -225,16 +276,25 @@ pub(crate) fn word(
         return Some(word);
     }
     let written = shown(value);
-    let has = |meant: &&str| words.contains(meant);
-    let meant = match written.as_str() {
-        "true" => Some("auto").filter(has),
-        "false" => Some("never").filter(has),
-        _ => None,
-    };
     let unquoted = written.trim_matches('"');
+    // `Skip` and `OnContended::Skip`, too.
+    let last = unquoted
+        .rsplit("::")
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
+    let meant = match last.as_str() {
+        "true" => "auto",
+        "false" => "never",
+        // What a skipped call returns.
+        "none" | "ignore" => "skip",
+        other => other,
+    };
+    let is_unquoted = unquoted != written && words.contains(&unquoted);
+    let meant = words.iter().find(|word| **word == meant && !is_unquoted);
     let advice = match meant {
         Some(meant) => format!("did you mean `{meant}`?"),
-        None if unquoted != written && words.contains(&unquoted) => {
+        None if is_unquoted => {
             format!("write `{unquoted}` without quotes")
         }
         None => format!("expected one of: {}{others}", list(words.iter().copied())),

@@ -154,7 +154,7 @@ fn second_of_two_options_is_rejected() {
         )),
         [
             "duplicate option `ttl`",
-            "duplicate option `name`",
+            "duplicate option `name`; lock several names with a list: `name = [\"a:{x}\", \"b:{y}\"]`",
             "duplicate option `ttl`"
         ]
     );

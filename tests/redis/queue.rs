@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockManager};
 use test_support::fixtures::{COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, ms};
 use test_support::{Proxy, RedisServer, Reply, eventually, eventually_async};
-use tests::{shut_down, start_waiter};
+use tests::{connect_to, granted, shut_down, start_waiter};
 
 use super::{connect, connect_with};
 
@@ -465,4 +465,105 @@ async fn malformed_queue_entry_is_removed_when_the_key_is_free() {
             .unwrap();
         assert_eq!(server.cli(&["EXISTS", QUEUE]).integer(), 0);
     }
+}
+
+/// Returns the queue entries in their order, each as its owner id and its mode.
+fn queue(server: &RedisServer) -> Vec<(String, String)> {
+    let entries = server.cli(&["ZRANGE", QUEUE, "0", "-1"]);
+    let words = |entry: &Reply| {
+        let mut words = entry.text().split(' ').map(str::to_owned);
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    entries.array().iter().map(words).collect()
+}
+
+/// Returns how many managers get notifications.
+fn subscribers(server: &RedisServer) -> usize {
+    server.cli(&["PUBSUB", "CHANNELS"]).array().len()
+}
+
+/// A release can't tell a waiter whose subscription is broken from a dead one, so it removes both from the
+/// queue. The live one comes back behind everyone who waits by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_without_a_subscription_at_a_release_rejoins_at_the_end() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
+    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let held = request(&near).acquire().await.unwrap();
+    let first = start_waiter(&server, request(&far), 1).await;
+    let second = start_waiter(&server, request(&near), 2).await;
+    let before = queue(&server);
+    assert_eq!(subscribers(&server), 2);
+
+    // The break alone costs nothing: the entry of the first waiter stays at the head.
+    proxy.refuse();
+    proxy.cut_all();
+    eventually(SOON, || subscribers(&server) == 1);
+    assert_eq!(queue(&server), before);
+
+    // The release passes it over, and removes its entry.
+    held.release().await.unwrap();
+    let held = granted(SOON, second).await;
+    assert_eq!(queue(&server), []);
+
+    // A third waiter enters before the first one comes back.
+    let third = start_waiter(&server, request(&near), 1).await;
+    proxy.forward();
+    eventually(SOON, || queue(&server).len() == 2);
+    assert_eq!(queue(&server)[1].0, before[0].0, "the same acquisition");
+    held.release().await.unwrap();
+    let held = granted(SOON, third).await;
+    assert!(!first.is_finished());
+    held.release().await.unwrap();
+    granted(SOON, first).await.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_that_subscribed_again_before_a_release_keeps_its_place() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
+    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let held = request(&near).acquire().await.unwrap();
+    let first = start_waiter(&server, request(&far), 1).await;
+    let second = start_waiter(&server, request(&near), 2).await;
+
+    proxy.refuse();
+    proxy.cut_all();
+    eventually(SOON, || subscribers(&server) == 1);
+    proxy.forward();
+    eventually(SOON, || subscribers(&server) == 2);
+    held.release().await.unwrap();
+    let held = granted(SOON, first).await;
+    assert!(!second.is_finished());
+    held.release().await.unwrap();
+    granted(SOON, second).await.release().await.unwrap();
+}
+
+/// A waiter that cannot subscribe again, but still reaches the server, polls. Its poll says so in its entry,
+/// and no release needs its subscription from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_that_polled_since_its_subscription_broke_keeps_its_place() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
+    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let held = request(&near).acquire().await.unwrap();
+    let subscriber = proxy.accepted();
+    let first = start_waiter(&server, request(&far), 1).await;
+    assert_eq!(proxy.accepted(), subscriber + 1);
+    let second = start_waiter(&server, request(&near), 2).await;
+    let before = queue(&server);
+    assert_eq!(before[0].1, "s");
+
+    proxy.refuse();
+    proxy.cut(subscriber);
+    let polls = (before[0].0.clone(), "p".to_owned());
+    eventually(SOON, || queue(&server)[0] == polls);
+    held.release().await.unwrap();
+    let held = granted(SOON, first).await;
+    assert!(!second.is_finished());
+    held.release().await.unwrap();
+    granted(SOON, second).await.release().await.unwrap();
 }

@@ -29,20 +29,29 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use examples::http::to_the_end;
 use lock_core::web::{Problem, ScopeLayer};
 use lock_core::{LockError, LockManager, distributed_lock};
 
-/// Waits while another request works on the order: a payment soon ends, and then the reply is
-/// definite. `bind` gives the body the guard.
-#[distributed_lock(name = "order:{order}", ttl = "5s", wait = "10s", bind = held)]
+/// Pays in a task of its own, so that the payment doesn't stop halfway when the client disconnects. A task is
+/// outside of the request's scope, so it takes the manager along.
 async fn pay(
     State(shop): State<Arc<Shop>>,
     Path(order): Path<u32>,
     RawQuery(query): RawQuery,
 ) -> Result<String, Refusal> {
+    let locks = LockManager::current().await?;
+    let declined = query.as_deref() == Some("card=declined");
+    to_the_end(async move { locks.scope(pay_once(shop, order, declined)).await }).await
+}
+
+/// Waits while another request works on the order: a payment soon ends, and then the reply is
+/// definite. `bind` gives the body the guard.
+#[distributed_lock(name = "order:{order}", ttl = "5s", wait = "10s", bind = held)]
+async fn pay_once(shop: Arc<Shop>, order: u32, declined: bool) -> Result<String, Refusal> {
+    // Checked inside the lock: the next caller runs after this one.
     shop.open_order(order)?;
-    shop.charge(query.as_deref() == Some("card=declined"))
-        .await?;
+    shop.charge(declined).await?;
     // A database that stores the highest token of each order can refuse a paused holder that writes
     // too late.
     let token = held.fencing_token().map(|token| token.to_string());

@@ -10,6 +10,7 @@
 // region: program
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,9 +35,22 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// The paid orders. It stands for the database of the service.
 type Store = Arc<RwLock<BTreeSet<u32>>>;
 
-/// For each order, one call at a time runs here, in all instances. A `LockError` becomes a response.
-#[distributed_lock(name = "order:{order}", ttl = "10s", wait = "2s")]
+/// Pays in a task of its own. When the client disconnects, axum drops this handler, but the task runs to its
+/// end: a payment must not stop between the bank and the row in the store. A `LockError` becomes a response.
 async fn pay(State(store): State<Store>, Path(order): Path<u32>) -> Result<String, LockError> {
+    // The task is outside of the request's scope, so it takes the manager along.
+    let locks = LockManager::current().await?;
+    let paying = tokio::spawn(async move { locks.scope(pay_once(store, order)).await });
+    // If the task panics, so does the handler.
+    paying
+        .await
+        .unwrap_or_else(|panicked| resume_unwind(panicked.into_panic()))
+}
+
+/// For each order, one call at a time runs here, in all instances.
+#[distributed_lock(name = "order:{order}", ttl = "10s", wait = "2s")]
+async fn pay_once(store: Store, order: u32) -> Result<String, LockError> {
+    // Check inside the lock: the next caller runs after you.
     if store.read().await.contains(&order) {
         return Ok(format!("order {order} was paid before\n"));
     }

@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use examples::Table;
-use examples::http::Refusal;
+use examples::http::{Refusal, to_the_end};
 use lock_core::{LockManager, distributed_lock};
 
 #[tokio::main]
@@ -46,7 +46,10 @@ async fn payment(State(shop): State<Arc<Shop>>, headers: HeaderMap) -> Result<St
     let key = headers.get("idempotency-key");
     let key = key.and_then(|key| key.to_str().ok());
     match key {
-        Some(key) if (1..=64).contains(&key.len()) => shop.pay(key).await,
+        Some(key) if (1..=64).contains(&key.len()) => {
+            let key = key.to_owned();
+            to_the_end(async move { shop.pay(&key).await }).await
+        }
         _ => Err(Refusal::Status(StatusCode::BAD_REQUEST)),
     }
 }
@@ -76,8 +79,9 @@ impl Shop {
     /// Charges the card at the bank. A bank takes the key too: after a crash before the receipt is
     /// stored, only the bank knows that it charged the card.
     async fn charge(&self, key: &str) -> String {
-        tokio::time::sleep(self.bank).await;
         let number = self.charges.fetch_add(1, Ordering::Relaxed);
+        println!("charging {key}");
+        tokio::time::sleep(self.bank).await;
         println!("charged {key}");
         format!("receipt {}-{number}\n", std::process::id())
     }

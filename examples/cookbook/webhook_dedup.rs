@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use examples::Table;
-use examples::http::Refusal;
+use examples::http::{Refusal, to_the_end};
 use lock_core::{LockManager, distributed_lock};
 
 #[tokio::main]
@@ -48,7 +48,10 @@ async fn webhook(
 ) -> Result<(), Refusal> {
     let id = headers.get("webhook-id").and_then(|id| id.to_str().ok());
     match id {
-        Some(id) if (1..=64).contains(&id.len()) => receiver.receive(id, &body).await,
+        Some(id) if (1..=64).contains(&id.len()) => {
+            let id = id.to_owned();
+            to_the_end(async move { receiver.receive(&id, &body).await }).await
+        }
         _ => Err(Refusal::Status(StatusCode::BAD_REQUEST)),
     }
 }

@@ -1,6 +1,7 @@
 //! What the web services among the examples share.
 
 use std::error::Error;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -41,6 +42,22 @@ pub async fn serve(app: Router) -> Result<(), Box<dyn Error>> {
     }
     // endregion
     Ok(())
+}
+
+/// Runs work in a task of its own, which runs to its end even if the client disconnects. A handler is dropped
+/// then, perhaps between the bank and the row in the database.
+///
+/// # Cancel safety
+///
+/// Dropping the future doesn't stop the work.
+///
+/// # Panics
+///
+/// Panics if the work panics.
+pub async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let task = tokio::spawn(work);
+    task.await
+        .unwrap_or_else(|panicked| resume_unwind(panicked.into_panic()))
 }
 
 /// The reason why a request was not executed.

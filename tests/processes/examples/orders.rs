@@ -198,6 +198,22 @@ fn killed_instance_costs_other_instances_at_most_the_ttl() {
     assert_eq!(there.pay(1).0, 200);
 }
 
+/// The bank has the order when the client goes away, so the ledger must get its line.
+#[test]
+fn payment_ends_although_its_client_disconnects() {
+    let shop = Shop::open(Duration::from_millis(500));
+    let instance = shop.instance();
+    let mut stream = TcpStream::connect(&instance.address).expect("the instance listens");
+    let request = "POST /orders/1/payment HTTP/1.1\r\nhost: shop\r\n\r\n";
+    let sent = stream.write_all(request.as_bytes());
+    sent.expect("the instance reads");
+    eventually(SOON, || exists(&shop.server, "lock:order:1"));
+    drop(stream);
+    // Waits for the payment, if it still runs.
+    assert_eq!(instance.pay(1), (409, "order 1: already paid".to_owned()));
+    assert_eq!(shop.ledger(1).len(), 1);
+}
+
 #[test]
 fn stopped_instance_ends_its_payment_and_leaves_no_lock() {
     let shop = Shop::open(Duration::from_secs(1));

@@ -1,11 +1,11 @@
 //! Web services among the examples.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use rustix::process::{Pid, Signal, kill_process};
 use test_support::fixtures::SOON;
-use test_support::{Helper, Process, eventually_some};
+use test_support::{Helper, Process, eventually, eventually_some};
 
 /// An instance of a service that listens.
 pub(super) struct Service {
@@ -34,17 +34,31 @@ impl Service {
     pub(super) fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
         send(&self.address, "POST", path, headers, body)
     }
+
+    /// Sends a POST, and disconnects when the service works on it, as a closed tab does.
+    #[track_caller]
+    pub(super) fn post_and_disconnect(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        works: impl FnMut() -> bool,
+    ) {
+        let stream = request(&self.address, "POST", path, headers, "");
+        eventually(SOON, works);
+        let closed = stream.shutdown(Shutdown::Both);
+        closed.expect("the connection is open until then");
+    }
 }
 
-/// Sends a request, and returns the status and the text of the reply.
+/// Sends a request, and returns the connection, from which the reply can be read.
 #[track_caller]
-pub(super) fn send(
+fn request(
     address: &str,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> (u16, String) {
+) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("the instance listens");
     let timeout = stream.set_read_timeout(Some(SOON));
     timeout.expect("the timeout is not zero");
@@ -60,6 +74,19 @@ pub(super) fn send(
         body.len()
     )
     .expect("the instance reads");
+    stream
+}
+
+/// Sends a request, and returns the status and the text of the reply.
+#[track_caller]
+pub(super) fn send(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> (u16, String) {
+    let mut stream = request(address, method, path, headers, body);
     let mut reply = String::new();
     stream
         .read_to_string(&mut reply)

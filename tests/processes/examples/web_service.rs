@@ -32,6 +32,17 @@ fn requests_for_one_order_pay_it_once() {
     assert!(!exists(&server, "lock:order:7"));
 }
 
+/// The bank has the order when the client goes away. The row must follow, or the next request pays again.
+#[test]
+fn payment_ends_although_its_client_disconnects() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    let path = "/orders/7/payment";
+    service.post_and_disconnect(path, &[], || exists(&server, "lock:order:7"));
+    let reply = service.post(path, &[], "");
+    assert_eq!(reply, (200, "order 7 was paid before".to_owned()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn held_order_is_a_conflict() {
     let server = RedisServer::start();

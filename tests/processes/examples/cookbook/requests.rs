@@ -56,6 +56,35 @@ fn requests_with_one_key_charge_once_and_get_the_same_receipt() {
 }
 
 #[test]
+fn charge_and_receipt_end_although_the_client_disconnects() {
+    let server = RedisServer::start();
+    let instance = start(
+        "idempotent_endpoint",
+        &server,
+        "--receipts",
+        ("--bank", "500"),
+    );
+    let headers = [("Idempotency-Key", "7f3a")];
+    let is_charging = || exists(&server, "lock:payment:7f3a");
+    instance.post_and_disconnect("/payments", &headers, is_charging);
+    let (status, receipt) = instance.post("/payments", &headers, "");
+    assert_eq!(status, 200, "{receipt}");
+    assert_eq!(count(&[instance], "charging 7f3a"), 1);
+}
+
+#[test]
+fn delivery_is_processed_although_its_sender_disconnects() {
+    let server = RedisServer::start();
+    let instance = start("webhook_dedup", &server, "--seen", ("--work", "500"));
+    let headers = [("Webhook-Id", "evt_1")];
+    let is_processing = || exists(&server, "lock:webhook:evt_1");
+    instance.post_and_disconnect("/webhooks", &headers, is_processing);
+    eventually(SOON, || !exists(&server, "lock:webhook:evt_1"));
+    assert_eq!(instance.post("/webhooks", &headers, "").0, 200);
+    assert_eq!(count(&[instance], "processing evt_1"), 1);
+}
+
+#[test]
 fn second_delivery_gets_409_until_the_first_is_done() {
     let server = RedisServer::start();
     let instances = [(); 2].map(|()| start("webhook_dedup", &server, "--seen", ("--work", "1000")));

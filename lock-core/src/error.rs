@@ -68,8 +68,9 @@ pub enum LockError {
         /// The holder, if it is known.
         holder: Option<Holder>,
     },
-    /// The lock was held and was lost: its lease ended, its key was removed, an operator released it, or
-    /// its longest hold ended. The effects of the body up to the loss remain.
+    /// The lock was held and was lost. [`LossReason`] has the six causes: its lease ended, its key was removed, its
+    /// key has another owner, an operator released it, its longest hold ended, or another server process took over
+    /// without it. The effects of the body up to the loss remain.
     #[error(
         "lock `{}` was lost while it was held: {reason}; check the work that was done under it",
         escaped(key)

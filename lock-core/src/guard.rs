@@ -48,10 +48,13 @@ impl LockGuard {
 
     /// Returns the token of this grant. Holders of one group, which are readers or holders of permits that have
     /// the lock together, share one token. An exclusive holder has its own. The token is greater than that of
-    /// every earlier group and of every earlier exclusive holder of this key.
+    /// every earlier group and of every earlier exclusive holder of this key, as long as the
+    /// [conditions](crate::guide::guarantees#fencing-tokens-grow) hold.
     ///
-    /// Returns `None` in [dialects](crate::Dialect) without fencing tokens. Only the native dialect has
-    /// them.
+    /// Returns `None` in [dialects](crate::Dialect) without fencing tokens. Two have them:
+    /// [`Native`](crate::Dialect::Native), and [`Redisson`](crate::Dialect::Redisson) with
+    /// [`RedissonLock::Fenced`](crate::RedissonLock::Fenced), whose tokens begin at 1 again when the server loses
+    /// its counter.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.held().token
@@ -84,8 +87,9 @@ impl LockGuard {
         self.held().remaining()
     }
 
-    /// Returns whether the lock is no longer certainly held. This is so when the lease ended, or
-    /// when the reply to a renewal said that the key is free or has another owner.
+    /// Returns whether the lock is no longer certainly held. This is so when the lease or the
+    /// [`max_hold`](crate::LockRequest::max_hold) has ended, or when the reply to a renewal said that the caller
+    /// isn't the owner: the key is free, has another owner, or was released by an operator.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().is_lost()
@@ -288,6 +292,9 @@ impl LockWatch {
     }
 
     /// Returns a future that completes when the lock is lost, as [`LockGuard::lost`] does.
+    ///
+    /// # Panics
+    /// As for [`LockGuard::lost`].
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on the lock. A later future reports the same loss.

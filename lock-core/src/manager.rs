@@ -46,8 +46,11 @@ impl LockManager {
     /// Connects to a server with default settings: see [`LockManagerBuilder::connect`].
     ///
     /// # Errors
-    /// [`LockError::Backend`] when the URL is invalid, or when the server does not reply in time or
-    /// refuses the connection.
+    /// The errors of [`LockManagerBuilder::connect`]: mostly [`LockError::Backend`], when the URL is invalid, or
+    /// when the server does not reply in time or refuses the connection.
+    ///
+    /// # Panics
+    /// As for [`LockManagerBuilder::connect`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
@@ -362,13 +365,18 @@ impl LockManagerBuilder {
     /// # Errors
     /// - [`LockError::Backend`] when the URL is invalid or needs a feature that is not enabled, or when the
     ///   server does not reply within the command timeout or refuses the connection.
-    /// - [`LockError::Backend`] when the server is older than Redis 7.0, is a replica, or is not what the URL
-    ///   says. Also when its clock differs too much for the dialect.
+    /// - [`LockError::Backend`] when the server is a replica, or is not what the URL says. Also when its clock
+    ///   differs too much for the dialect.
+    /// - [`LockError::Backend`] when the server is older than Redis 6.2. Redis 6.2, and compatible services that
+    ///   name that version, run the scripts in [another form](crate::guide::redis), with a warning in the log; they
+    ///   are not part of the tests. Redis 7.0 or later and Valkey are.
     /// - [`LockError::NoQuorum`] when a majority of the servers of `redis+quorum://` does not reply in time.
     /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
-    /// - [`LockError::InvalidDialect`] when the default ttl does not fit the dialect.
-    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, or when the command timeout
-    ///   or the retry interval is too short.
+    /// - [`LockError::InvalidDialect`] when the default ttl, `confirm`, or the servers of the URL do not fit the
+    ///   dialect.
+    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, when the label is empty, or when
+    ///   the command timeout or the retry interval is too short.
+    /// - [`LockError::InvalidOverride`] when an override has an invalid time.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Panics
@@ -404,11 +412,16 @@ impl LockManagerBuilder {
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// let error = LockManager::builder().prefix("{shop}:").try_in_memory().unwrap_err();
+    /// assert!(matches!(error, LockError::InvalidSetting { setting: "prefix", .. }));
+    /// ```
+    ///
     /// # Errors
-    /// - [`LockError::InvalidTtl`], [`LockError::InvalidName`], [`LockError::InvalidDialect`] and
-    ///   [`LockError::InvalidSetting`] as for [`connect`](Self::connect).
-    /// - [`LockError::InvalidDialect`] for each dialect except the native one: memory supports only the
-    ///   native dialect.
+    /// - [`LockError::InvalidTtl`], [`LockError::InvalidSetting`] and [`LockError::InvalidOverride`] as for
+    ///   [`connect`](Self::connect).
+    /// - [`LockError::InvalidDialect`] for each dialect except the native one, which is the only one in memory.
     pub fn try_in_memory(self) -> Result<LockManager, LockError> {
         let (manager, _) = self.try_in_memory_on(|memory| memory)?;
         Ok(manager)

@@ -151,6 +151,8 @@ impl LockRequest {
     /// - [`LockError::Contended`] when the wait is zero and another holder has the lock.
     /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until
     ///   the end of the wait; otherwise it returns the error at once.
+    /// - [`LockError::NoQuorum`] when too few servers of a quorum confirm the lock.
+    /// - [`LockError::ShuttingDown`] when the manager shuts down before or during the call.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that
     ///   holds the same lock. Permits of one number may be acquired inside each other while enough of
     ///   them are left; better take the whole [`weight`](Self::weight) at once.
@@ -202,6 +204,9 @@ impl LockRequest {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -277,6 +282,9 @@ impl LockRequest {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock is lost
     /// while the body runs. In that case the library drops the body at its next await.
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire). When the body panics, the lock is released.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body and releases the lock in the background.

@@ -243,3 +243,73 @@ fn the_faq_answers_twenty_questions_with_sources() {
     }
     report(&faults);
 }
+
+/// Returns the lines of a page from the one that begins with `first` up to a line that is `last`.
+fn lines_between<'a>(page: &'a str, first: &str, last: &'a str) -> Vec<&'a str> {
+    let mut lines = page.lines().skip_while(|line| !line.starts_with(first));
+    let mut found: Vec<_> = lines.by_ref().take_while(|line| *line != last).collect();
+    assert!(!found.is_empty(), "no line begins with `{first}`");
+    found.push(last);
+    found
+}
+
+/// The first example of the project charges a card. Without the check inside the lock, the second caller would
+/// wait, and then charge the card again. The front page of the library compiles and runs the same lines.
+#[test]
+fn first_example_checks_inside_the_lock_on_each_page() {
+    let pay = |file| {
+        let page = read(file);
+        assert!(
+            page.contains("heck inside the lock: the next caller runs after you."),
+            "{file}"
+        );
+        let lines = lines_between(&page, "#[distributed_lock(", "}");
+        lines.join("\n")
+    };
+    let front = pay("lock-core/README.md");
+    let [check, charge, mark] = ["is_paid(", "charge_card(", "mark_as_paid("].map(|call| {
+        let found = front.find(call);
+        found.unwrap_or_else(|| panic!("the example doesn't call `{call}`:\n{front}"))
+    });
+    assert!(check < charge && charge < mark, "{front}");
+    assert_eq!(pay("README.md"), front);
+    assert_eq!(pay("lock-core/docs/attribute.md"), front);
+}
+
+/// One run of the gallery gives the figures of all pages.
+#[test]
+fn figures_of_the_gallery_are_the_same_on_each_page() {
+    let rows = |file| {
+        let page = read(file);
+        let rows = lines_between(&page, "| The mistake |", "");
+        let rows = rows.into_iter().filter(|line| line.starts_with("| "));
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let guide = rows("lock-core/docs/redis.md");
+    let front = rows("README.md");
+    assert!(
+        front.len() > 3 && guide.len() == 12,
+        "{front:#?} {guide:#?}"
+    );
+    for row in front {
+        assert!(guide.contains(&row), "the guide has other figures: {row}");
+    }
+}
+
+#[test]
+fn readme_names_the_oldest_rust_of_the_library_and_of_its_examples() {
+    let readme = read("README.md");
+    let oldest = |file| {
+        let manifest = read(file);
+        let mut lines = manifest.lines();
+        let line = lines.find_map(|line| line.strip_prefix("rust-version = \""));
+        line.expect("a version").trim_end_matches('"').to_owned()
+    };
+    let library = oldest("Cargo.toml");
+    assert!(readme.contains(&format!("[MSRV {library}]")));
+    let examples = oldest("examples/Cargo.toml");
+    let sentence = format!(
+        "The library needs Rust {library}; its tests, examples and benches need Rust {examples}."
+    );
+    assert!(readme.contains(&sentence), "README.md needs: {sentence}");
+}

@@ -504,6 +504,8 @@ async fn waiter_without_a_subscription_at_a_release_rejoins_at_the_end() {
 
     // The release passes it over, and removes its entry.
     held.release().await.unwrap();
+    let value = server.cli(&["GET", KEY]);
+    assert!(value.text().contains(&before[1].0), "{value:?}");
     let held = granted(SOON, second).await;
     assert_eq!(queue(&server), []);
 

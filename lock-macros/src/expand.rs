@@ -12,7 +12,7 @@ mod timing;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ExprBlock};
+use syn::{Expr, ExprBlock, ExprClosure, Pat, PatType, Token, Type};
 
 use crate::crate_path::CratePath;
 use crate::expand::bind::slot;
@@ -225,8 +225,7 @@ fn body(args: &Args, function: &Function) -> TokenStream {
         .then(|| quote_spanned!(site=> if false { #mentions #typed }));
     let bind = bind::bind(args);
     // The compiler reports some assignments to captured variables as unused, but not to parameters.
-    let captured = mentions
-        .is_some()
+    let captured = (mentions.is_some() && parameters::any_can_be_assigned(function))
         .then(|| quote_spanned!(site=> #[allow(unused_assignments)]));
     // The block is a match arm, because elsewhere the compiler reports the braces of a short body as
     // unused. The block must contain no token of this crate, such as a label. Otherwise it would
@@ -395,16 +394,30 @@ fn handler_arm(args: &Args, handler: &Handler, form: ErrorForm) -> TokenStream {
         ErrorForm::Boxed => quote_spanned!(site=> *#name),
     };
     let handler = match handler {
-        Handler::Closure(closure) => closure.to_token_stream(),
+        Handler::Closure(closure) => with_type(closure.clone(), &krate, site).into_token_stream(),
         Handler::Expression(_) => local("handler", site).into_token_stream(),
     };
-    // The option requires a closure, so the user could not follow clippy's advice.
     quote_spanned! {site=>
-        #[allow(clippy::redundant_closure, clippy::redundant_closure_for_method_calls)]
         ::core::result::Result::Err(#name) => {
             #krate::macro_support::call_handler(#output, #handler, #error)
         }
     }
+}
+
+/// Writes the type of the closure's parameter. Clippy then does not call the closure redundant: the option requires
+/// one, so the user could not follow that advice.
+fn with_type(mut closure: ExprClosure, krate: &TokenStream, site: Span) -> ExprClosure {
+    if let Some(input) = closure.inputs.first_mut()
+        && !matches!(input, Pat::Type(_))
+    {
+        *input = Pat::Type(PatType {
+            attrs: Vec::new(),
+            pat: Box::new(input.clone()),
+            colon_token: Token![:](site),
+            ty: Box::new(Type::Verbatim(quote_spanned!(site=> #krate::LockError))),
+        });
+    }
+    closure
 }
 
 #[cfg(test)]

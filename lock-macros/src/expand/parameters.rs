@@ -165,6 +165,12 @@ pub(super) fn find_uses(args: &Args, function: &mut Function) {
         .retain(|name| !doubtful.contains(name) || used.contains(name));
 }
 
+/// Returns whether the body may assign to a parameter, or to a field of one.
+pub(super) fn any_can_be_assigned(function: &Function) -> bool {
+    let mut parameters = function.scope.parameters().iter();
+    function.takes_self || parameters.any(|parameter| parameter.mutability.is_some())
+}
+
 /// Returns the parameters whose `mut` moves to the bindings of the body.
 pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<String> {
     if Capture::new(args, function) != Capture::Rebound {

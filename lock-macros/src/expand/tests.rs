@@ -87,7 +87,7 @@ fn on_error_replaces_the_default_handler() {
     );
     let call = quote!(call_handler(
         __distributed_lock_output,
-        |e| e.code(),
+        |e: ::lock_core::LockError| e.code(),
         __distributed_lock_error
     ));
     assert_eq!(count(&text, &call), 1);
@@ -273,4 +273,48 @@ fn inner_attributes_stay_first() {
     let text = text(quote!(name = "x"), item);
     let start = quote!(#![allow(a)] let __distributed_lock_output).to_string();
     assert!(text.contains(&format!("-> R {{ {start}")), "{text}");
+}
+
+/// An `allow` inside would collide with a `forbid` of the user.
+#[test]
+fn expansion_allows_no_lints() {
+    for (args, item) in [
+        (
+            quote!(name = "x:{a}", on_error = |e| e.code()),
+            quote!(
+                async fn f(mut a: A) -> u8 {
+                    a.x = 1;
+                    1
+                }
+            ),
+        ),
+        (
+            quote!(
+                lock = L { a },
+                on_contended = |e| busy(e),
+                on_error = |e| e.code()
+            ),
+            quote!(
+                async fn f(a: A, b: B) -> u8 {
+                    b.run(a)
+                }
+            ),
+        ),
+    ] {
+        let text = text(args, item);
+        assert!(!text.contains("allow"), "{text}");
+    }
+}
+
+/// With a search through all names for each name, this took minutes.
+#[test]
+fn expansion_of_a_long_body_takes_seconds() {
+    let names = (0..200_000).map(|number| quote::format_ident!("name_{number}"));
+    let begun = std::time::Instant::now();
+    let expanded = expanded(
+        quote!(name = "x"),
+        quote!(async fn f(a: A) -> R { #(#names;)* a }),
+    );
+    assert!(!expanded.is_empty());
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }

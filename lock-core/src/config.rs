@@ -132,7 +132,8 @@ impl ManagerSettings {
         }
         let (ttl, dialect) = (self.default_ttl, self.dialect);
         if Ttl::new(ttl).is_none() {
-            return Err(LockError::InvalidTtl { ttl });
+            let setting = Some("default_ttl");
+            return Err(LockError::InvalidTtl { ttl, setting });
         }
         dialect
             .check_ttl(ttl)

@@ -126,11 +126,13 @@ pub enum LockError {
         reason: InvalidNameReason,
     },
     /// The time to live is out of range.
-    #[error("invalid ttl {ttl:?}: use at least 100 ms and at most 24 h")]
+    #[error("invalid {}: use at least 100 ms and at most 24 h", setting_or_ttl(*setting, *ttl))]
     #[non_exhaustive]
     InvalidTtl {
         /// The ttl that was requested.
         ttl: Duration,
+        /// The setting of the manager that has this ttl: `default_ttl`. `None` for the ttl of a call.
+        setting: Option<&'static str>,
     },
     /// A setting of the manager is out of range.
     #[error("invalid setting `{setting}` (`{value}`): {advice}")]
@@ -219,8 +221,8 @@ pub enum LockError {
     },
     /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set.
     #[error(
-        "no lock manager is configured: call `LockManager::connect(url).await?.install_global()?` \
-         when the program starts, or set the environment variable DISTRIBUTED_LOCK_URL; a task that is \
+        "no lock manager is configured: set the environment variable DISTRIBUTED_LOCK_URL, or call \
+         `LockManager::connect(url).await?.install_global()?` when the program starts; a task that is \
          spawned inside `LockManager::scope` is outside that scope and needs its own `scope`"
     )]
     NotConfigured,
@@ -271,6 +273,13 @@ impl From<InvalidName> for LockError {
             name: Arc::clone(error.name()),
             reason: error.reason(),
         }
+    }
+}
+
+fn setting_or_ttl(setting: Option<&str>, ttl: Duration) -> String {
+    match setting {
+        Some(setting) => format!("setting `{setting}` (`{ttl:?}`)"),
+        None => format!("ttl {ttl:?}"),
     }
 }
 

@@ -210,8 +210,13 @@ impl LockManager {
 
 impl std::fmt::Debug for LockManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut settings = self.inner.config.clone();
+        // In a forked child nothing may unlock the mutex of the overrides.
+        if self.inner.check_process().is_ok() {
+            settings.overrides = self.inner.overrides.all();
+        }
         f.debug_struct("LockManager")
-            .field("settings", &self.inner.config)
+            .field("settings", &settings)
             .finish_non_exhaustive()
     }
 }

@@ -302,7 +302,10 @@ impl LockRequest {
     fn checked(&self) -> Result<(LockKey, LeaseConfig), LockError> {
         let key = LockKey::new(&self.inner.config.prefix, &self.name)
             .map_err(|reason| LockError::invalid_name(&self.name, reason))?;
-        let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl { ttl: self.ttl })?;
+        let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl {
+            ttl: self.ttl,
+            setting: None,
+        })?;
         let dialect = self.dialect;
         self.inner
             .check_dialect(dialect)

@@ -336,7 +336,7 @@ impl Faults {
     ) -> Result<OtherHolder, LockError> {
         let key = LockKey::new(&self.inner.config.prefix, name)
             .map_err(|reason| LockError::invalid_name(name, reason))?;
-        let ttl = Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl })?;
+        let ttl = Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?;
         let lease_config = LeaseConfig {
             ttl,
             renew,

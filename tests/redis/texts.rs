@@ -259,7 +259,7 @@ fn stderr_of_main(url: Option<&str>) -> String {
 async fn error_that_main_returns_is_one_line_for_people() {
     let text = stderr_of_main(None);
     assert!(
-        text.starts_with("Error: NotConfigured: no lock manager is configured: call"),
+        text.starts_with("Error: NotConfigured: no lock manager is configured: set the environment variable DISTRIBUTED_LOCK_URL"),
         "{text}"
     );
     let server = RedisServer::start();

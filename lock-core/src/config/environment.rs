@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::manager_config::ManagerConfig;
-use super::parse_duration;
+use super::{ManagerSettings, parse_duration};
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::nearest::nearest;
@@ -69,14 +69,25 @@ impl ManagerConfig {
     /// a warning, once, with the name that it probably means.
     ///
     /// # Errors
-    /// - [`LockError::InvalidSetting`] when a variable is not a duration, or not UTF-8.
+    /// - [`LockError::InvalidSetting`] when a variable is not a duration, not in its range, or not UTF-8. The setting
+    ///   is the name of the variable.
     /// - [`LockError::Backend`] when the URL is not UTF-8.
     pub fn from_env() -> Result<Self, LockError> {
         static WARNED: AtomicBool = AtomicBool::new(false);
         if !WARNED.swap(true, Ordering::Relaxed) {
             warn_of_unknown(vars_os().map(|(name, _)| name));
         }
-        Self::read(|name| var(name))
+        let config = Self::read(|name| var(name))?;
+        config.check().map_err(name_variable)?;
+        Ok(config)
+    }
+
+    /// Checks the settings by themselves, while it is known that they come from variables.
+    fn check(&self) -> Result<(), LockError> {
+        let mut settings = ManagerSettings::default();
+        // The URL is checked when it is used.
+        let _url = self.clone().apply(&mut settings);
+        settings.check()
     }
 
     fn read(value: impl Fn(&str) -> Result<String, VarError>) -> Result<Self, LockError> {
@@ -99,9 +110,9 @@ impl ManagerConfig {
 }
 
 /// Names the variable, and not the builder's method, in an error about a setting.
-pub(crate) fn name_variable(error: LockError) -> LockError {
+fn name_variable(error: LockError) -> LockError {
     let (setting, value, advice) = match error {
-        LockError::InvalidTtl { ttl } => (
+        LockError::InvalidTtl { ttl, .. } => (
             "default_ttl",
             format!("{ttl:?}").into(),
             "use at least 100 ms and at most 24 h".into(),
@@ -237,6 +248,29 @@ mod tests {
     }
 
     #[test]
+    fn variable_out_of_range_is_named() {
+        for (end, value, advice) in [
+            ("DEFAULT_TTL", "50ms", "at least 100 ms and at most 24 h"),
+            ("DEFAULT_TTL", "90000s", "at least 100 ms and at most 24 h"),
+            ("COMMAND_TIMEOUT", "0s", "at least 1 ms"),
+            ("PREFIX", "{a}:", "use no braces"),
+            ("LABEL", "", "use the name of the service"),
+            ("LABEL", "revoked by ops", "use the name of the service"),
+        ] {
+            let name = [VARIABLES, end].concat();
+            let config = read(&[(&name, value)]).unwrap();
+            let error = config
+                .check()
+                .map_err(name_variable)
+                .unwrap_err()
+                .to_string();
+            let start = format!("invalid setting `{name}` (`{value}`): ");
+            assert!(error.starts_with(&start), "{error}");
+            assert!(error.contains(advice), "{error}");
+        }
+    }
+
+    #[test]
     fn unknown_variables_are_found() {
         let expected = [
             ("DEFAULT_TLL", Some("DEFAULT_TTL")),
@@ -274,7 +308,10 @@ mod tests {
         };
         for (error, variable) in [
             (
-                LockError::InvalidTtl { ttl },
+                LockError::InvalidTtl {
+                    ttl,
+                    setting: Some("default_ttl"),
+                },
                 "`DISTRIBUTED_LOCK_DEFAULT_TTL` (`1ms`): use at least",
             ),
             (prefix, "`DISTRIBUTED_LOCK_PREFIX` (`{a}`): use no braces"),

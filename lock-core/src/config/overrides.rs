@@ -78,10 +78,15 @@ impl Override {
     }
 }
 
-/// Checks the times of all overrides.
+/// Checks the templates and the times of all overrides.
 pub(crate) fn check(overrides: &BTreeMap<String, Override>) -> Result<(), LockError> {
     for (template, times) in overrides {
-        times.check().map_err(|reason| LockError::InvalidOverride {
+        let checked = if has_balanced_braces(template) {
+            times.check()
+        } else {
+            Err(InvalidOverrideReason::Template)
+        };
+        checked.map_err(|reason| LockError::InvalidOverride {
             template: template.as_str().into(),
             reason,
         })?;
@@ -89,9 +94,37 @@ pub(crate) fn check(overrides: &BTreeMap<String, Override>) -> Result<(), LockEr
     Ok(())
 }
 
+/// Returns whether each brace of a template has its partner, as in each template of the code.
+fn has_balanced_braces(template: &str) -> bool {
+    let depth = template
+        .bytes()
+        .try_fold(0_usize, |depth, byte| match byte {
+            b'{' => Some(depth + 1),
+            b'}' => depth.checked_sub(1),
+            _ => Some(depth),
+        });
+    depth == Some(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn template_with_unbalanced_braces_is_refused() {
+        let checked = |template: &str| {
+            let times = Override::new().wait(Duration::ZERO);
+            check(&BTreeMap::from([(template.to_owned(), times)]))
+        };
+        for template in ["order:{id", "order:id}", "a}b{c", "{a}{", "{{a}", "{", "}"] {
+            let error = checked(template).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{template}`")), "{error}");
+            assert!(error.contains("not balanced"), "{error}");
+        }
+        for template in ["coupon", "order:{id}", "{a}:{b.c}", "order:{}", "a{{b}}"] {
+            assert!(checked(template).is_ok(), "{template}");
+        }
+    }
 
     #[test]
     fn overrides_have_the_rules_of_the_attribute() {

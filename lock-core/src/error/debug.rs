@@ -36,7 +36,7 @@ debug! {
     ForeignKey { key, found, advice },
     InvalidDialect { dialect, reason },
     InvalidName { name, reason },
-    InvalidTtl { ttl },
+    InvalidTtl { ttl, setting },
     InvalidSetting { setting, value, advice },
     InvalidOverride { template, reason },
     InvalidRenewal { every },

@@ -12,6 +12,12 @@ pub enum InvalidOverrideReason {
     /// It sets nothing.
     #[error("it sets no time; set `ttl`, `wait` or `max_hold`, or remove the override")]
     Empty,
+    /// The braces of the template are not balanced, so no lock has this template.
+    #[error(
+        "the braces of the template are not balanced; write the template as in the code, such as \
+         `order:{{order_id}}`"
+    )]
+    Template,
     /// The ttl is out of range.
     #[error("`ttl` {ttl:?} is out of range; use at least 100 ms and at most 24 h")]
     #[non_exhaustive]

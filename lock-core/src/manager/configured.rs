@@ -9,7 +9,6 @@ use super::{LockManager, LockManagerBuilder};
 use crate::backend::url::{self, UrlScheme};
 #[cfg(feature = "redis")]
 use crate::backend::{Boxed, NotificationSink};
-use crate::config::environment::name_variable;
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
 #[cfg(feature = "redis")]
@@ -28,8 +27,7 @@ impl LockManager {
     ///
     /// # Errors
     /// - [`LockError::NotConfigured`] when `DISTRIBUTED_LOCK_URL` is not set.
-    /// - The errors of [`ManagerConfig::from_env`] and of [`LockManagerBuilder::connect`]. When a
-    ///   setting is invalid, [`LockError::InvalidSetting`] has the name of its variable.
+    /// - The errors of [`ManagerConfig::from_env`] and of [`LockManagerBuilder::connect`].
     ///
     /// # Panics
     /// As [`LockManagerBuilder::connect`].
@@ -42,11 +40,11 @@ impl LockManager {
         }
         let config = ManagerConfig::from_env()?;
         let built = Self::builder().config(config).build().await;
-        built.map_err(|error| name_variable(error).with_detail(super::default::FROM_VARIABLE))
+        built.map_err(|error| error.with_detail(super::default::FROM_VARIABLE))
     }
 
     /// Replaces all overrides: see [`Override`]. Calls from now on use them. Held locks, and calls that
-    /// wait already, keep their times. An empty list removes all overrides.
+    /// wait already, keep their times. [`clear_overrides`](Self::clear_overrides) removes all overrides.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -60,14 +58,39 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::InvalidOverride`] when a time is invalid. The manager keeps its overrides then.
-    /// [`LockError::Forked`] in a forked child.
+    /// [`LockError::InvalidOverride`] when a time is invalid, or when the braces of a template are not balanced.
+    /// The manager keeps its overrides then. [`LockError::Forked`] in a forked child.
     pub fn set_overrides(
         &self,
         overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,
     ) -> Result<(), LockError> {
         let overrides = collect(overrides);
         overrides::check(&overrides)?;
+        self.replace_overrides(overrides)
+    }
+
+    /// Removes all overrides, so that calls from now on use the times of the code. Held locks, and calls that wait
+    /// already, keep their times.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lock_core::{LockError, LockManager, Override};
+    /// # fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let times = Override::new().ttl(Duration::from_secs(10));
+    /// locks.set_overrides([("order:{order_id}", times)])?;
+    /// locks.clear_overrides()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Forked`] in a forked child.
+    pub fn clear_overrides(&self) -> Result<(), LockError> {
+        self.replace_overrides(BTreeMap::new())
+    }
+
+    fn replace_overrides(&self, overrides: BTreeMap<String, Override>) -> Result<(), LockError> {
         self.inner.check_process()?;
         let now = self.inner.clock().now();
         self.inner.overrides.replace(overrides, now);

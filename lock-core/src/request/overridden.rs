@@ -48,7 +48,7 @@ impl LockRequest {
 /// Returns why the override makes a call invalid.
 fn reason(error: &LockError, times: &Override, ttl: Duration) -> Option<InvalidOverrideReason> {
     Some(match *error {
-        LockError::InvalidTtl { ttl } => InvalidOverrideReason::Ttl { ttl },
+        LockError::InvalidTtl { ttl, .. } => InvalidOverrideReason::Ttl { ttl },
         LockError::InvalidDialect { reason, .. } => InvalidOverrideReason::Dialect(reason),
         LockError::InvalidRenewal { every } => InvalidOverrideReason::Renewal { every, ttl },
         LockError::InvalidMaxHold { longest } if longest <= ttl => InvalidOverrideReason::MaxHold {

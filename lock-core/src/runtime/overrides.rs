@@ -82,6 +82,14 @@ impl CurrentOverrides {
         drop((replaced, old));
     }
 
+    /// Returns the times of all templates.
+    pub(crate) fn all(&self) -> BTreeMap<String, Override> {
+        let table = self.table();
+        let all = table.overrides.iter();
+        all.map(|(template, entry)| (template.clone(), entry.times))
+            .collect()
+    }
+
     fn table(&self) -> Arc<OverrideTable> {
         Arc::clone(&self.table.lock())
     }

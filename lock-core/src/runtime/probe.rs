@@ -144,7 +144,7 @@ async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired,
         Err(_reason) => inner.config.default_ttl,
     };
     let lease_config = LeaseConfig {
-        ttl: Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl })?,
+        ttl: Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?,
         renew: Renew::Auto,
         max_hold: None,
         margin: dialect.margin(),

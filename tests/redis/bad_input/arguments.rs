@@ -97,6 +97,10 @@ async fn ttl_out_of_range_is_rejected() {
         let connected = builder().default_ttl(ttl).connect("memory://").await;
         let error = connected.unwrap_err();
         assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        assert_says(
+            &error,
+            &["`default_ttl`", "at least 100 ms", "at most 24 h"],
+        );
         let error = builder().default_ttl(ttl).try_in_memory().unwrap_err();
         assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
     }

@@ -77,8 +77,9 @@ async fn ttl_of_an_override_is_for_each_lock_of_its_template() {
     assert_ttl(audit, 30);
     assert_ttl(order, 5);
     assert_ttl(stock, 50);
-    let none: [(&str, Override); 0] = [];
-    locks.set_overrides(none).unwrap();
+    assert!(format!("{locks:?}").contains("\"stock:{sku}\": Override {"));
+    locks.clear_overrides().unwrap();
+    assert!(format!("{locks:?}").contains("overrides: {}"));
     for left in ship(&locks, &server, 7, "a").await.unwrap() {
         assert_ttl(left, 30);
     }
@@ -119,6 +120,30 @@ async fn shortest_wait_of_the_overrides_limits_the_set() {
     busy.release().await.unwrap();
     shut_down(&locks).await;
     ship(&locks, &server, 7, "a").await.unwrap();
+}
+
+/// A template that no lock can have is an error, and the manager keeps its overrides.
+#[tokio::test]
+async fn override_of_an_unbalanced_template_is_refused() {
+    let times = Override::new().ttl(SECOND);
+    let builder = LockManager::builder().overrides([("order:{id", times)]);
+    let error = builder.try_in_memory().unwrap_err();
+    assert!(error.to_string().contains("not balanced"), "{error}");
+    let locks = LockManager::builder()
+        .overrides([(ORDER, times)])
+        .in_memory();
+    let error = locks.set_overrides([("order:id}", times)]).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            LockError::InvalidOverride {
+                reason: InvalidOverrideReason::Template,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(format!("{locks:?}").contains("\"order:{id}\": Override {"));
 }
 
 /// The longest hold of one lock ends the set.

@@ -52,6 +52,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// The prefix of the library.
+pub(crate) const DEFAULT_PREFIX: &str = "lock:";
+
 /// The flags of all commands.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
@@ -60,8 +63,10 @@ pub(crate) struct Cli {
     reason = "each of them is a flag of the command line"
 )]
 pub(crate) struct GlobalArgs {
-    /// The server: redis://[user:password@]host[:port][/db] or unix:///path. A password in this flag
-    /// is visible in the process list, so set the variable instead
+    /// The server: redis://[user:password@]host[:port][/db], unix:///path, redis+sentinel://host,host/service,
+    /// redis+cluster://host,host or redis+quorum://host,host,host; with TLS rediss:// and rediss+..://. The scheme
+    /// may also begin with valkey. A password in this flag is visible in the process list, so set the variable
+    /// instead
     #[arg(
         long,
         global = true,
@@ -77,7 +82,7 @@ pub(crate) struct GlobalArgs {
         global = true,
         env = "DISTRIBUTED_LOCK_PREFIX",
         hide_env_values = true,
-        default_value = "lock:",
+        default_value = DEFAULT_PREFIX,
         value_name = "TEXT"
     )]
     pub(crate) prefix: String,

@@ -100,6 +100,10 @@ impl Check {
     }
 }
 
+/// What a full server means for locks.
+const FULL_MEMORY: &str =
+    "a full server refuses to grant locks (OOM); it still renews and releases those that are held";
+
 /// What a check means for locks while nothing is wrong.
 fn usual_meaning(id: &str) -> &'static str {
     match id {
@@ -112,7 +116,7 @@ fn usual_meaning(id: &str) -> &'static str {
         "probe" => "services get locks",
         "notifications" => "waiters learn of a grant at once",
         "eviction" => "no lock is deleted to make room for other data",
-        "memory" => "a full server refuses to grant and to renew locks (OOM)",
+        "memory" => FULL_MEMORY,
         "persistence" => "a lock that a restart forgets goes to another holder",
         "replicas" => "a failover forgets the locks that the new primary has not received",
         "clock" => "the times in the output are those of the server",

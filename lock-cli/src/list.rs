@@ -2,12 +2,13 @@
 
 use lock_core::{LockInfo, LockManager};
 
-use crate::args::{GlobalArgs, ListArgs};
+use crate::args::{DEFAULT_PREFIX, GlobalArgs, ListArgs};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::table;
+use crate::text::tidy;
 use crate::view::{self, LockRecord};
 
 /// Locks that match a pattern.
@@ -82,6 +83,9 @@ pub(crate) async fn run(
         let rows: Vec<_> = found.locks.iter().map(view::row).collect();
         output.print(&table::write(view::COLUMNS, &rows))?;
     }
+    if found.locks.is_empty() {
+        output.note(&nothing(&global.prefix, &args.pattern));
+    }
     if found.has_more {
         output.note("more locks match; raise --limit, or use a narrower pattern");
     }
@@ -93,4 +97,19 @@ pub(crate) async fn run(
         )),
     }
     Ok(Exit::Success)
+}
+
+/// Says where no lock was found: services may use another prefix.
+fn nothing(prefix: &str, pattern: &str) -> String {
+    let keys = format!("{}{}", tidy(prefix), tidy(pattern));
+    let origin = if prefix == DEFAULT_PREFIX {
+        "the default"
+    } else {
+        "from --prefix or DISTRIBUTED_LOCK_PREFIX"
+    };
+    let prefix = tidy(prefix);
+    format!(
+        "no lock has a key that matches `{keys}`; the prefix is `{prefix}` ({origin}), so check that it is the one \
+         of the services"
+    )
 }

@@ -53,11 +53,15 @@ async fn f11_waiter_retries_while_the_server_loads() {
         .args(["--key-load-delay", "20000"])
         .args(["--loading-process-events-interval-bytes", "1024"])
         .start();
+    let (trace, _guard) = Trace::begin();
     let locks = connect(&server).await;
     let dump = |server: &RedisServer| server.directory().join("dump.rdb");
     fs::copy(dump(&full), dump(&server)).unwrap();
     server.restart_loading();
     assert_waiter_retries(&server, &locks, BackendErrorKind::Loading, || ()).await;
+    // Its user has all rights.
+    assert_eq!(trace.count("SCRIPT LOAD"), 0, "{}", trace.text());
+    assert_eq!(trace.count("lacks a right"), 0, "{}", trace.text());
 }
 
 /// The library leaves the script to the operator: it may be the only run of a long job.

@@ -139,7 +139,7 @@ fn memory(info: &Info) -> Check {
     };
     let share = percent(used, limit);
     let text = format!("{} of {} used ({share} %)", bytes(used), bytes(limit));
-    let full = "a full server refuses to grant and to renew locks (OOM)";
+    let full = super::FULL_MEMORY;
     let advice = "raise maxmemory, or move other data away";
     level_of("memory", share, text).means(full).advice(advice)
 }

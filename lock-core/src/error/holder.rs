@@ -149,15 +149,15 @@ impl Holder {
         self.members.unwrap_or(1)
     }
 
-    /// Returns the remaining time of the holder's lease when this client last saw it. The holder
-    /// may renew the lease. Returns `None` for a key without an expiry.
+    /// Returns the remaining time of the holder's lease at the moment of the error, unless the holder has renewed it
+    /// since this client last saw it. Returns `None` for a key without an expiry.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 
-    /// Returns how long the holder had held the lock when this client last saw it, by the server's clock.
-    /// Returns `None` for the lock of another library.
+    /// Returns how long the holder has held the lock at the moment of the error, by the server's clock, if it is still
+    /// the holder that this client last saw. Returns `None` for the lock of another library.
     #[must_use]
     pub fn held_for(&self) -> Option<Duration> {
         self.held_for

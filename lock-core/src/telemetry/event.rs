@@ -255,12 +255,13 @@ pub enum LockEvent<'a> {
         /// Its `maxmemory-policy`.
         policy: &'a str,
     },
-    /// The user of the server lacks a right that the library can do without.
+    /// The user of the server lacks a right that the library can do without; or a setting or an ability of the server
+    /// limits what locks can do there.
     #[non_exhaustive]
     ServerRestricted {
         /// The server.
         server: &'a ServerAddress,
-        /// The command that the user may not run.
+        /// The command that the server refuses, or the setting.
         command: &'static str,
         /// What follows from it.
         effect: &'static str,

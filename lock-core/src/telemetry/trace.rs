@@ -427,7 +427,7 @@ fn write_about_server(event: &LockEvent<'_>) {
         } => server!(
             WARN, "lock.server_restricted",
             { server.address = server.host(), server.port = server.port(), command, effect, error, },
-            "the user lacks a right on the lock server"
+            "a right or a setting of the lock server limits what locks can do there"
         ),
         _ => {}
     }

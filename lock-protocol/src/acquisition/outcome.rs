@@ -225,6 +225,13 @@ impl ObservedHolder {
         })
     }
 
+    /// Returns the holder as it is after this time, if it neither released nor renewed the lock since.
+    pub(crate) fn aged(mut self, time: Duration) -> Self {
+        self.held_for = self.held_for.map(|held| held.saturating_add(time));
+        self.remaining = self.remaining.map(|left| left.saturating_sub(time));
+        self
+    }
+
     /// Returns whether the lock has no holder: a `min_hold` keeps it, or an operator revoked it. The label says
     /// which.
     pub fn is_without_owner(&self) -> bool {

@@ -34,6 +34,8 @@ enum Observed {
     Busy {
         holder: Option<ObservedHolder>,
         rank: Option<u64>,
+        /// When the reply arrived.
+        at: Moment,
     },
     /// The lock is free, behind more dead waiters than one call removes.
     DeadWaiters,
@@ -124,6 +126,7 @@ impl<E: Failure> Waiting<E> {
         self.observed = Some(Observed::Busy {
             holder: busy.holder,
             rank: busy.rank,
+            at: now,
         });
     }
 
@@ -196,7 +199,9 @@ impl<E: Failure> Waiting<E> {
             Some(Observed::DeadWaiters) => {
                 return AcquireResult::Failed(AcquireFailure::DeadWaiters);
             }
-            Some(Observed::Busy { holder, rank }) => (holder, rank),
+            Some(Observed::Busy { holder, rank, at }) => {
+                (holder.map(|holder| holder.aged(now.since(at))), rank)
+            }
             None => (None, None),
         };
         AcquireResult::TimedOut {
@@ -209,9 +214,10 @@ impl<E: Failure> Waiting<E> {
     /// Forgets what only an error would report, for the model: it has no effect on the next step.
     #[cfg(test)]
     pub(super) fn forget_reports(&mut self) {
-        if let Some(Observed::Busy { holder, rank }) = &mut self.observed {
+        if let Some(Observed::Busy { holder, rank, at }) = &mut self.observed {
             *holder = None;
             *rank = None;
+            *at = Moment::from_millis(0);
         }
         if let Some((_, at)) = self.last_failure.as_deref_mut() {
             *at = Moment::from_millis(0);

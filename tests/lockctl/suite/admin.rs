@@ -67,6 +67,17 @@ fn list_shows_locks_in_the_order_of_their_names() {
         rows(&on(&server, &["list"])),
         ["NAME | HOLDER | SINCE | LEFT | WAITING"]
     );
+    // Services may use another prefix.
+    let nothing = |arguments: &[&str], key: &str, prefix: &str| {
+        let outcome = on(&server, arguments);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let start =
+            format!("lockctl: no lock has a key that matches `{key}`; the prefix is `{prefix}` (");
+        assert!(outcome.stderr.starts_with(&start), "{outcome:?}");
+    };
+    nothing(&["list"], "lock:*", "lock:");
+    nothing(&["list", "order:*"], "lock:order:*", "lock:");
+    nothing(&["list", "--prefix", "shop:"], "shop:*", "shop:");
     let _holders = [
         hold(&server, NAME, "web-1:42"),
         hold(&server, "a", "web-2:7"),

@@ -182,9 +182,12 @@ fn doctor_finds_full_memory() {
     let findings = Findings::on(&server);
     let level = &findings.checks["memory"]["level"];
     assert!(level == "warn" || level == "fail", "{:#?}", findings.checks);
-    // No lock can be granted.
+    // No lock can be granted, and a held one is renewed.
     server.cli(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let findings = Findings::on(&server);
+    let meaning = findings.checks["memory"].to_string();
+    assert!(meaning.contains("refuses to grant locks"), "{meaning}");
+    assert!(meaning.contains("still renews"), "{meaning}");
     assert_eq!(
         findings.ids("fail"),
         ["memory", "probe"],

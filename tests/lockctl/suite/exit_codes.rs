@@ -395,7 +395,8 @@ fn password_in_an_argument_is_warned_about() {
 fn unknown_variables_are_warned_about() {
     const GUIDE: &str = include_str!("../../../lock-core/docs/configuration.md");
     let server = RedisServer::start();
-    let list = || Lockctl::on(&server, &["list"]);
+    // A job with `-q` reports a wrong prefix too.
+    let list = || Lockctl::on(&server, &["list", "-q"]);
     let known = [
         "PREFIX",
         "DEFAULT_TTL",
@@ -419,7 +420,6 @@ fn unknown_variables_are_warned_about() {
         "lockctl: warning: unknown variable `DISTRIBUTED_LOCK_PREFX`; lockctl reads \
          DISTRIBUTED_LOCK_URL and DISTRIBUTED_LOCK_PREFIX\n"
     );
-    // A job with `-q` reports a wrong prefix too.
-    let quiet = list().arg("-q").env("DISTRIBUTED_LOCK_PREFX", "s3cret");
-    assert_eq!(code(&quiet).1, stderr);
+    let loud = Lockctl::on(&server, &["list"]).env("DISTRIBUTED_LOCK_PREFX", "s3cret");
+    assert!(code(&loud).1.starts_with(&stderr));
 }

@@ -261,6 +261,11 @@ pub(super) fn is_no_permission(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
 }
 
+/// Returns whether the same command may succeed a moment later.
+pub(super) fn is_transient(error: &RedisError) -> bool {
+    kind_of(error).is_transient()
+}
+
 /// Returns whether the server has no memory for the command.
 pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
     error.code() == Some("OOM")

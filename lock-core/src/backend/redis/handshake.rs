@@ -13,8 +13,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisConnectionInfo, RedisError, Value};
 
 use super::errors::{
-    connect_error, error_text, is_database_out_of_range, is_resp3_unknown, is_select_in_cluster,
-    lock_error, login_error, no_database, no_resp3,
+    connect_error, error_text, is_database_out_of_range, is_no_permission, is_resp3_unknown,
+    is_select_in_cluster, is_transient, lock_error, login_error, no_database, no_resp3,
 };
 use super::node::Node;
 use super::reply::micros_of;
@@ -142,7 +142,7 @@ impl Connector {
             run_id: process.run_id,
         };
         let epoch = match cluster {
-            Some(reply) => self.epoch_of(node, reply),
+            Some(reply) => self.epoch_of(node, reply)?,
             None => node.epoch,
         };
         Ok(Greeting {
@@ -155,12 +155,16 @@ impl Connector {
         })
     }
 
-    /// Returns the configuration epoch that a node of a cluster has. Without it, tokens are those of a
-    /// single server.
-    fn epoch_of(&self, node: &Node, reply: Result<Value, RedisError>) -> u64 {
+    /// Returns the configuration epoch that a node of a cluster has. Without the right to read it, tokens are those of
+    /// a single server. A node that refuses each command for a moment has an epoch, which must not be left out.
+    fn epoch_of(&self, node: &Node, reply: Result<Value, RedisError>) -> Result<u64, LockError> {
         let info = reply.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
         match info {
-            Ok(info) => my_epoch(&info).unwrap_or_default(),
+            Ok(info) => Ok(my_epoch(&info).unwrap_or_default()),
+            Err(error) if is_transient(&error) => {
+                let text = format!("cannot read the epoch of the lock server at {}", node.text);
+                Err(lock_error(text, &error))
+            }
             Err(error) => {
                 self.reporter.emit(&LockEvent::ServerRestricted {
                     server: &node.server,
@@ -168,7 +172,7 @@ impl Connector {
                     effect: "fencing tokens may go back after a failover",
                     error: &error_text(&error),
                 });
-                0
+                Ok(0)
             }
         }
     }
@@ -248,7 +252,11 @@ impl Connector {
         let info = match info {
             Ok(info) => info,
             Err(error) => {
-                let error = format!("the user may not run INFO: {}", error_text(&error));
+                let error = if is_no_permission(&error) {
+                    format!("the user may not run INFO: {}", error_text(&error))
+                } else {
+                    format!("the server does not answer to INFO: {}", error_text(&error))
+                };
                 self.reporter.emit(&LockEvent::NotificationsOff {
                     server: &node.server,
                     error: &error,

@@ -38,6 +38,21 @@ fn first_waiter_polls_at_the_expiry_of_the_holder() {
     assert_eq!(token_of_holder, Some(token(5)));
 }
 
+/// The last reply may be a second old at the end of the wait.
+#[test]
+fn holder_of_a_timeout_is_as_old_as_the_error() {
+    let mut bench = Bench::waiter();
+    bench.start();
+    bench.to(WAIT - 700).reply(queued(0, Some(90_000)));
+    bench.to(WAIT).timeout();
+    let NextAction::Done(AcquireResult::TimedOut { holder, .. }) = bench.cancelled(None) else {
+        panic!("the wait has ended");
+    };
+    let holder = holder.expect("the lock has a holder");
+    assert_eq!(holder.held_for, Some(ms(WAIT)));
+    assert_eq!(holder.remaining, Some(ms(89_300)));
+}
+
 #[test]
 fn waiter_behind_another_of_its_manager_polls_later() {
     let mut bench = Bench::waiter();

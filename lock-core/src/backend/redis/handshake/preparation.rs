@@ -6,7 +6,7 @@ use redis::{Pipeline, RedisError, Value};
 use crate::backend::redis::abilities::{Abilities, OpenQuestion, OwnerCheck, ask_scripts};
 use crate::backend::redis::connector::Connector;
 use crate::backend::redis::errors::{
-    error_text, is_no_permission, lock_error, may_refuse_text, no_owner_commands,
+    error_text, is_no_permission, is_transient, lock_error, may_refuse_text, no_owner_commands,
 };
 use crate::backend::redis::node::Node;
 use crate::backend::redis::scripts::{self, Script, ScriptForm};
@@ -70,7 +70,11 @@ impl Connector {
         });
     }
 
+    /// A server that refuses each command for a moment, such as while it loads its data, is not restricted.
     fn report_unloaded(&self, node: &Node, error: &RedisError) {
+        if is_transient(error) {
+            return;
+        }
         self.reporter.emit(&LockEvent::ServerRestricted {
             server: &node.server,
             command: "SCRIPT LOAD",

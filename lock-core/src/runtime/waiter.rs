@@ -431,9 +431,10 @@ mod tests {
     #[test]
     fn memory_of_an_acquisition_is_bounded() {
         let acquisition = size_of::<Acquisition<LockError>>();
-        assert!(acquisition <= 656, "{acquisition}");
+        // Eight of them say when the holder was seen, so that the error of a timeout is as young as the timeout.
+        assert!(acquisition <= 664, "{acquisition}");
         let future = output_size(drive);
         // Eight of them are for the record of telemetry, which is in a box.
-        assert!(future <= 984, "{future}");
+        assert!(future <= 992, "{future}");
     }
 }

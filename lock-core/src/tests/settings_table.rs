@@ -88,7 +88,7 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
         (
             "label",
             "host and process id".to_owned(),
-            format!("at most {MAX_LABEL} bytes; longer ones are cut"),
+            format!("at most {MAX_LABEL} bytes; longer ones are cut; must not begin with `revoked by `"),
         ),
         (
             "client_name",

@@ -86,7 +86,6 @@ run_part() {
       runner='case $0 in */lock_protocol-*) exec nice -n 10 "$0" "$@" ;; *) exec "$0" "$@" ;; esac'
       set -- cargo --config "target.'cfg(unix)'.runner = ['bash', '-c', '''$runner''']" test --no-fail-fast "$@" ;;
     *' ui') set -- nice -n 10 cargo test --no-fail-fast "$@" ;;
-    # A deployment has six processes.
     *' cluster' | *' sentinel' | *' quorum' | *' confirm' | *' tls' | *' deployments' | *' restricted')
       set -- env RUST_TEST_THREADS=4 cargo test --no-fail-fast "$@" ;;
     *) set -- cargo test --no-fail-fast "$@" ;;
@@ -107,7 +106,7 @@ run_part() {
 # Runs all tests that the arguments for `cargo test` select, three programs at a time, and then the examples in the
 # documentation: run_all_tests ARGUMENT...
 run_all_tests() {
-  local selected log status=0
+  local selected log status=0 deployments='--test (cluster|sentinel|quorum|confirm|tls|deployments|restricted)$'
   prepare_tests
   select_tests "$@"
   log=$(mktemp)
@@ -115,12 +114,15 @@ run_all_tests() {
   # The tests of the examples build them, and need these words for the same build.
   export LOCK_TEST_SELECTED="${selected[*]}"
   export -f run_part
-  # The longest ones first.
+  # The longest ones first. The tests of deployments, which have six processes each, run alone.
   { printf '%s\n' '--lib --bins' '--test ui' '--test processes' '--test redis'
     sed -n '/unittests/d;s/^ *Executable .*\/\(.*\)-[0-9a-f]*)$/--test \1/p' "$log"; } |
-    awk '!seen[$0]++' |
+    awk '!seen[$0]++' >"$log.parts"
+  grep -vE -e "$deployments" "$log.parts" |
     xargs -P 3 -I TARGETS bash -c 'run_part "$@"' run_part TARGETS "${selected[@]}" || status=1
-  rm -f "$log"
+  { grep -E -e "$deployments" "$log.parts" || true; } |
+    xargs -P 1 -I TARGETS bash -c 'run_part "$@"' run_part TARGETS "${selected[@]}" || status=1
+  rm -f "$log" "$log.parts"
   cargo test --no-fail-fast --doc "${selected[@]}" || status=1
   return "$status"
 }

@@ -180,7 +180,11 @@ pub(crate) async fn run() {
         a: 3,
         name: "old".to_owned(),
     };
-    show!(moved_by_an_option("moved".to_owned(), parts(), Tracked("b")));
+    show!(moved_by_an_option(
+        "moved".to_owned(),
+        parts(),
+        Tracked("b")
+    ));
     show!(instrumented(parts(), Tracked("b"), (4, 5)));
     show!(contended(parts(), Tracked("a"), Tracked("b"), Tracked("c")));
     show!(named_by_options(Tracked("a"), Tracked("b")));

@@ -199,7 +199,7 @@ impl LockRequest {
                 Ok(guard) => {
                     pauses.reset();
                     let term = Term::new(&guard, campaign.manager());
-                    // The body is called in its first poll: inside its scope, and not after a shutdown.
+                    // The first poll calls the closure, so it runs inside the scope of the body, and never after a shutdown.
                     let body = &mut body;
                     guard::run_until(guard, async move { body(term).await }, closed).await
                 }

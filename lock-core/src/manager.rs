@@ -370,7 +370,7 @@ impl LockManagerBuilder {
     /// # Errors
     /// - [`LockError::Backend`] when the URL is invalid or needs a feature that is not enabled, or when the
     ///   server does not reply within the command timeout or refuses the connection.
-    /// - [`LockError::Backend`] when the server is a replica, or is not what the URL says. Also when its clock
+    /// - [`LockError::Backend`] when the server is a replica or something else than the URL says, or when its clock
     ///   differs too much for the dialect.
     /// - [`LockError::Backend`] when the server is older than Redis 6.2. Redis 6.2, and compatible services that
     ///   name that version, run the scripts in [another form](crate::guide::redis), with a warning in the log; they

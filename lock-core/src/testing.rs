@@ -135,7 +135,7 @@ impl Faults {
     /// With a [temporary](LockError::is_retryable) kind, an acquire that waits tries again until
     /// the end of its wait. With another kind it fails at once.
     ///
-    /// While [renewals](Command::Renew) are refused, the library sends those of each held lock in the background, and
+    /// While [renewals](Command::Renew) are refused, the library tries to renew each held lock in the background, and
     /// the lock expires with its ttl, as with a server. A lock with [`Renew::Never`] expires with its ttl anyway.
     ///
     /// ```

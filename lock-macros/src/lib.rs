@@ -98,7 +98,7 @@ pub fn distributed_lock(
 
 /// Declares a lock: the type says its name, its kind and its times.
 ///
-/// The fields are the parameters of the name. The options are those of the trait's table. A field that
+/// The fields are the parameters of the name. The table in the documentation of the trait lists the options. A field that
 /// isn't in the name is a compile error, unless it is marked with `#[lock(not_in_name)]`.
 #[proc_macro_derive(Lock, attributes(lock))]
 pub fn derive_lock(input: proc_macro::TokenStream) -> proc_macro::TokenStream {

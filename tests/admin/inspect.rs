@@ -179,7 +179,7 @@ fn assert_kept(info: &LockInfo, kind: Kind) {
     assert_eq!((&**label, tag.as_deref(), *shown), ("nightly", None, kind));
 }
 
-/// A `min_hold` keeps the key locked without a holder, which is no revocation.
+/// A `min_hold` keeps the key locked without a holder. That isn't a revocation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
     let server = RedisServer::start();

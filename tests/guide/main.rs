@@ -244,7 +244,7 @@ fn the_faq_answers_twenty_questions_with_sources() {
     report(&faults);
 }
 
-/// Returns the lines of a page from the one that begins with `first` up to a line that is `last`.
+/// Returns the lines of a page from a line that begins with `first` to the line `last`.
 fn lines_between<'a>(page: &'a str, first: &str, last: &'a str) -> Vec<&'a str> {
     let mut lines = page.lines().skip_while(|line| !line.starts_with(first));
     let mut found: Vec<_> = lines.by_ref().take_while(|line| *line != last).collect();

@@ -27,7 +27,7 @@ struct Terms {
     leading: AtomicUsize,
 }
 
-/// One body. Its drop ends the count, also when the library drops the body.
+/// A running body. Dropping it ends the count, even when the library drops the body.
 struct Leading<'a>(&'a Terms);
 
 impl<'a> Leading<'a> {

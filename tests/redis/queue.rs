@@ -1,12 +1,12 @@
-//! Waiting behind dead waiters, behind many waiters, and behind keys that are no locks.
+//! Waiting behind dead waiters, behind many waiters, and behind keys that aren't locks.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager};
+use lock_core::{LockError, LockGuard, LockManager, LockRequest};
 use test_support::fixtures::{COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, ms};
 use test_support::{Proxy, RedisServer, Reply, eventually, eventually_async};
-use tests::{connect_to, granted, shut_down, start_waiter};
+use tests::{Waiter, connect_to, granted, shut_down, start_waiter};
 
 use super::{connect, connect_with};
 
@@ -482,14 +482,58 @@ fn subscribers(server: &RedisServer) -> usize {
     server.cli(&["PUBSUB", "CHANNELS"]).array().len()
 }
 
+/// A server, and two managers: one reaches it directly, and the other through a proxy.
+struct Behind {
+    server: RedisServer,
+    proxy: Proxy,
+    near: LockManager,
+    far: LockManager,
+}
+
+impl Behind {
+    async fn start() -> Self {
+        let server = RedisServer::start();
+        let proxy = Proxy::in_front_of(&server);
+        let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
+        Self {
+            server,
+            proxy,
+            near,
+            far,
+        }
+    }
+}
+
+fn request(locks: &LockManager) -> LockRequest {
+    locks.lock(NAME).ttl(LONG).wait(SOON)
+}
+
+/// Cuts the connections through the proxy, and waits until the server notices.
+fn break_subscription(server: &RedisServer, proxy: &Proxy) {
+    proxy.refuse();
+    proxy.cut_all();
+    eventually(SOON, || subscribers(server) == 1);
+}
+
+/// Releases the lock, and expects that `first` gets it before `second`.
+async fn assert_order(held: LockGuard, first: Waiter, second: Waiter) {
+    held.release().await.unwrap();
+    let held = granted(SOON, first).await;
+    assert!(!second.is_finished());
+    held.release().await.unwrap();
+    granted(SOON, second).await.release().await.unwrap();
+}
+
 /// A release can't tell a waiter whose subscription is broken from a dead one, so it removes both from the
 /// queue. The live one comes back behind everyone who waits by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_without_a_subscription_at_a_release_rejoins_at_the_end() {
-    let server = RedisServer::start();
-    let proxy = Proxy::in_front_of(&server);
-    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
-    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let Behind {
+        server,
+        proxy,
+        near,
+        far,
+    } = Behind::start().await;
     let held = request(&near).acquire().await.unwrap();
     let first = start_waiter(&server, request(&far), 1).await;
     let second = start_waiter(&server, request(&near), 2).await;
@@ -497,9 +541,7 @@ async fn waiter_without_a_subscription_at_a_release_rejoins_at_the_end() {
     assert_eq!(subscribers(&server), 2);
 
     // The break alone costs nothing: the entry of the first waiter stays at the head.
-    proxy.refuse();
-    proxy.cut_all();
-    eventually(SOON, || subscribers(&server) == 1);
+    break_subscription(&server, &proxy);
     assert_eq!(queue(&server), before);
 
     // The release passes it over, and removes its entry.
@@ -523,34 +565,32 @@ async fn waiter_without_a_subscription_at_a_release_rejoins_at_the_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_subscribed_again_before_a_release_keeps_its_place() {
-    let server = RedisServer::start();
-    let proxy = Proxy::in_front_of(&server);
-    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
-    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let Behind {
+        server,
+        proxy,
+        near,
+        far,
+    } = Behind::start().await;
     let held = request(&near).acquire().await.unwrap();
     let first = start_waiter(&server, request(&far), 1).await;
     let second = start_waiter(&server, request(&near), 2).await;
 
-    proxy.refuse();
-    proxy.cut_all();
-    eventually(SOON, || subscribers(&server) == 1);
+    break_subscription(&server, &proxy);
     proxy.forward();
     eventually(SOON, || subscribers(&server) == 2);
-    held.release().await.unwrap();
-    let held = granted(SOON, first).await;
-    assert!(!second.is_finished());
-    held.release().await.unwrap();
-    granted(SOON, second).await.release().await.unwrap();
+    assert_order(held, first, second).await;
 }
 
 /// A waiter that cannot subscribe again, but still reaches the server, polls. Its poll says so in its entry,
 /// and no release needs its subscription from then on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_that_polled_since_its_subscription_broke_keeps_its_place() {
-    let server = RedisServer::start();
-    let proxy = Proxy::in_front_of(&server);
-    let (near, far) = (connect(&server).await, connect_to(&proxy.url()).await);
-    let request = |locks: &LockManager| locks.lock(NAME).ttl(LONG).wait(SOON);
+    let Behind {
+        server,
+        proxy,
+        near,
+        far,
+    } = Behind::start().await;
     let held = request(&near).acquire().await.unwrap();
     let subscriber = proxy.accepted();
     let first = start_waiter(&server, request(&far), 1).await;
@@ -563,9 +603,5 @@ async fn waiter_that_polled_since_its_subscription_broke_keeps_its_place() {
     proxy.cut(subscriber);
     let polls = (before[0].0.clone(), "p".to_owned());
     eventually(SOON, || queue(&server)[0] == polls);
-    held.release().await.unwrap();
-    let held = granted(SOON, first).await;
-    assert!(!second.is_finished());
-    held.release().await.unwrap();
-    granted(SOON, second).await.release().await.unwrap();
+    assert_order(held, first, second).await;
 }

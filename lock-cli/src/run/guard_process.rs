@@ -154,7 +154,7 @@ impl Guarded<'_> {
                 return exit_of(end);
             }
             wake.wait(LOOK.min(limit.saturating_duration_since(Instant::now())));
-            // Those of this process's own SIGTERM to the group are among them, and go nowhere.
+            // Without a terminal, the group includes this process, so its own SIGTERM comes back here. `forward` drops it.
             while let Some(signal) = wake.take_first() {
                 self.forward(signal);
             }

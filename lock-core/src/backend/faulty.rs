@@ -24,9 +24,9 @@ use lock_protocol::lock_state::ForceReply;
 pub enum Command {
     /// An acquire, or a poll of a waiter.
     Acquire,
-    /// A renewal. In memory, a lock needs none while they would succeed, so only
-    /// [`LockGuard::renew`](crate::LockGuard::renew) sends them. While a fault makes all renewals fail, the library also
-    /// sends those of each held lock, and the lock expires with its ttl.
+    /// A renewal. A lock in memory needs no automatic renewals as long as they would succeed, so only
+    /// [`LockGuard::renew`](crate::LockGuard::renew) sends one. While a fault makes all renewals fail, the library also
+    /// renews each held lock in the background, fails, and lets the lock expire with its ttl.
     Renew,
     /// A release, or the cancel of an acquire.
     Release,

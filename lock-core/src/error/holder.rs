@@ -98,7 +98,7 @@ impl Holder {
 
     /// Returns the label of the holder: by default its host name and process id. For the lock of
     /// another library, this is the beginning of the key's value. When several hold the lock, it is the label
-    /// of the one that got it first, and that one may have released it. After a revocation, it is
+    /// of the first holder, which may have released it by now. After a revocation, it is
     /// `revoked by <by>: <reason>`.
     #[must_use]
     pub fn label(&self) -> &str {
@@ -229,7 +229,7 @@ fn other_number(holder: &Holder) -> Option<String> {
     ))
 }
 
-/// Returns what an error says about a lock that has no holder any more. Returns `None` if it has one.
+/// Returns what an error says about a lock that no longer has a holder. Returns `None` if it has one.
 fn without_owner(holder: &Holder, left: Option<&str>) -> Option<String> {
     let label = &holder.label;
     let text = match holder.state {

@@ -20,7 +20,7 @@ pub(super) fn until_free(error: &LockError) -> Duration {
 
 fn of_holder(holder: &Holder) -> Duration {
     if holder.state() != HolderState::Holding {
-        // The lock is free at this time, and not before.
+        // No release can free the lock before its lease ends.
         return whole_seconds(holder.remaining().unwrap_or(SECOND)).clamp(SECOND, LONGEST);
     }
     let (time, longest) = match (holder.held_for(), holder.remaining()) {

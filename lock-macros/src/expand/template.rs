@@ -18,7 +18,7 @@ impl Template {
                 let site = found.as_ref().map_or(self.span, TokenTree::span);
                 let site = Span::mixed_site().located_at(site);
                 let krate = krate.at(site);
-                // The compiler then advises the bound `Display`, and not a trait of this crate.
+                // The compiler then advises the bound `Display` rather than a hidden trait.
                 quote_spanned!(site=> *#krate::macro_support::displayed(&#found))
             }
             PlaceholderHead::Named(name) => scope.find(name).into_token_stream(),

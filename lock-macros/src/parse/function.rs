@@ -38,7 +38,7 @@ pub(crate) struct Function {
     pub(crate) is_instrumented: bool,
     /// The parameters whose words are in the body, without `r#`, in the order of first use.
     pub(crate) named_in_the_body: Vec<String>,
-    /// Those of them that the body uses.
+    /// The parameters that the body uses, as far as its code tells.
     pub(crate) used_in_the_body: Vec<String>,
     /// Whether the function takes `self` by value.
     pub(crate) takes_self: bool,

@@ -63,7 +63,7 @@ pub(crate) fn is_list(value: &Expr) -> bool {
     matches!(value, Expr::Array(_)) || list_in_another_form(value).is_some()
 }
 
-/// Returns what to say about a list that is no array.
+/// Returns the advice for a list that isn't written as an array.
 fn list_in_another_form(value: &Expr) -> Option<&'static str> {
     match value {
         Expr::Tuple(_) => Some("write several names in brackets"),

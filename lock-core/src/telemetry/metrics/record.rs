@@ -141,7 +141,7 @@ fn named(lock: LockId<'_>) -> Label {
     label(NAME, lock.name())
 }
 
-/// Returns the label of a candidate, which keeps its waits apart from those of calls.
+/// Returns the label that keeps the waits of candidates, which may last for days, apart from other waits.
 fn role(is_candidate: bool) -> Option<Label> {
     is_candidate.then(|| label(ROLE, "candidate"))
 }

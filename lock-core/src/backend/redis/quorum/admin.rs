@@ -21,33 +21,41 @@ impl QuorumServer {
     fn admin(&self) -> &dyn AdminBackend {
         &*self.backend.client
     }
+}
 
-    /// Releases the lock at this server. What was seen is compared by its owner: each server has written
-    /// its own time into the value.
-    async fn force_release(
-        &self,
-        request: &ForceRequest,
-        limit: Duration,
-    ) -> Result<(ReadTime, ForceReply), LockError> {
-        let owner = request.seen.as_ref().and_then(owner_of_seen);
-        let Some(owner) = owner else {
-            return self.admin().force_release(request, limit).await;
-        };
-        let detail = InspectDetail::Short;
-        let found = self.admin().inspect(&request.key, detail, limit).await?;
-        if owner_of(&found.content) != Some(owner) {
-            let reply = ForceReply {
-                verdict: ForceVerdict::Changed,
-                content: found.content,
-            };
-            return Ok((found.time, reply));
+/// A token changes once after the grant, when the server learns the one that the majority gave.
+const ATTEMPTS: usize = 3;
+
+/// Releases the lock at one server. Compares the owner of what was seen, because each server has written its own time
+/// into the value. The script compares bytes, so this reads them first. A renewal in between may raise the token, which
+/// does not make it another lock.
+async fn force_release_at(
+    server: &dyn AdminBackend,
+    request: &ForceRequest,
+    limit: Duration,
+) -> Result<(ReadTime, ForceReply), LockError> {
+    let Some(owner) = request.seen.as_ref().and_then(owner_of_seen) else {
+        return server.force_release(request, limit).await;
+    };
+    let detail = InspectDetail::Short;
+    let found = server.inspect(&request.key, detail, limit).await?;
+    let (mut time, mut content) = (found.time, found.content);
+    for _ in 0..ATTEMPTS {
+        if owner_of(&content) != Some(owner) {
+            break;
         }
         let request = ForceRequest {
-            seen: Some(SeenKey::of(&found.content)),
+            seen: Some(SeenKey::of(&content)),
             ..request.clone()
         };
-        self.admin().force_release(&request, limit).await
+        let (at, reply) = server.force_release(&request, limit).await?;
+        if reply.verdict != ForceVerdict::Changed {
+            return Ok((at, reply));
+        }
+        (time, content) = (at, reply.content);
     }
+    let verdict = ForceVerdict::Changed;
+    Ok((time, ForceReply { verdict, content }))
 }
 
 fn owner_of(content: &KeyContent) -> Option<OwnerId> {
@@ -177,7 +185,7 @@ impl QuorumServers {
     ) -> Result<(ReadTime, ForceReply), LockError> {
         let ask = |server: Arc<QuorumServer>| {
             let request = request.clone();
-            async move { server.force_release(&request, limit).await }
+            async move { force_release_at(server.admin(), &request, limit).await }
         };
         let mut replies = self.ask_all(ask, |_| false).await?;
         let contents = replies.iter().map(|(_, reply)| &reply.content);
@@ -244,5 +252,108 @@ impl AdminBackend for QuorumBackend {
         limit: Duration,
     ) -> Boxed<'a, Result<ListReply, LockError>> {
         Box::pin(self.servers.list(request, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use lock_protocol::fencing_token::FencingToken;
+    use lock_protocol::inspection::FoundText;
+    use lock_protocol::key::LockName;
+    use lock_protocol::lock_state::ForceMode;
+
+    use super::*;
+    use crate::backend::admin::ForeignValues;
+
+    /// A server whose key holds these values, one after the other: each command finds the next one.
+    struct Changing {
+        values: Mutex<Vec<KeyContent>>,
+    }
+
+    impl Changing {
+        fn next(&self) -> KeyContent {
+            self.values.lock().unwrap().remove(0)
+        }
+    }
+
+    impl AdminBackend for Changing {
+        fn inspect<'a>(
+            &'a self,
+            _: &'a LockKey,
+            _: InspectDetail,
+            _: Duration,
+        ) -> Boxed<'a, Result<InspectReply, LockError>> {
+            let mut reply = InspectReply::of_nothing(ReadTime::of_server(1));
+            reply.content = self.next();
+            Box::pin(async { Ok(reply) })
+        }
+
+        fn force_release<'a>(
+            &'a self,
+            request: &'a ForceRequest,
+            _: Duration,
+        ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
+            let content = self.next();
+            let verdict = if request.seen == Some(SeenKey::of(&content)) {
+                ForceVerdict::Revoked { locked_ms: 5 }
+            } else {
+                ForceVerdict::Changed
+            };
+            Box::pin(async { Ok((ReadTime::of_server(2), ForceReply { verdict, content })) })
+        }
+
+        fn list<'a>(
+            &'a self,
+            _: &'a ListRequest,
+            _: Duration,
+        ) -> Boxed<'a, Result<ListReply, LockError>> {
+            unimplemented!("no test lists")
+        }
+    }
+
+    fn held(owner: OwnerId, token: u64) -> KeyContent {
+        let value = format!("lk1:{owner} {token} 1790000000000 label");
+        KeyContent::Text(FoundText::new(Some(9), value.into_bytes()))
+    }
+
+    /// Releases what was seen first, and returns the verdict. Every value is read.
+    async fn verdict_for(values: &[KeyContent]) -> ForceVerdict {
+        let request = ForceRequest {
+            key: LockKey::new("lock:", &LockName::from("a")).unwrap(),
+            mode: ForceMode::Revoke,
+            label: "revoked by ops".to_owned(),
+            token: None::<FencingToken>,
+            seen: Some(SeenKey::of(&values[0])),
+            foreign: ForeignValues::Keep,
+            longest: Duration::from_secs(1),
+        };
+        let server = Changing {
+            values: Mutex::new(values.to_vec()),
+        };
+        let released = force_release_at(&server, &request, Duration::from_secs(1)).await;
+        assert_eq!(server.values.lock().unwrap().len(), 0, "{values:?}");
+        released.unwrap().1.verdict
+    }
+
+    #[tokio::test]
+    async fn renewal_that_raises_the_token_does_not_change_the_lock() {
+        let owner = OwnerId::random();
+        let (old, new) = (held(owner, 7), held(owner, 9));
+        let verdict = verdict_for(&[old.clone(), new.clone(), new]).await;
+        assert_eq!(verdict, ForceVerdict::Revoked { locked_ms: 5 });
+        let verdict = verdict_for(&[old.clone(), old]).await;
+        assert_eq!(verdict, ForceVerdict::Revoked { locked_ms: 5 });
+    }
+
+    #[tokio::test]
+    async fn other_holder_or_value_that_changes_each_time_is_not_released() {
+        let owner = OwnerId::random();
+        let other = held(OwnerId::random(), 8);
+        let verdict = verdict_for(&[held(owner, 7), other]).await;
+        assert_eq!(verdict, ForceVerdict::Changed);
+        let values: Vec<_> = (1..=4).map(|token| held(owner, token)).collect();
+        assert_eq!(verdict_for(&values).await, ForceVerdict::Changed);
     }
 }

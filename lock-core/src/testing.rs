@@ -17,7 +17,6 @@ use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
-
 use lock_protocol::lease::{LeaseAction, LeaseConfig};
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
@@ -161,8 +160,8 @@ impl Faults {
     /// Refuses the next command of this kind only. Several calls refuse as many commands, in order.
     ///
     /// The refusal of one command may have no visible effect, because the library itself sends
-    /// another one. A refused renewal is one of [`LockGuard::renew`](crate::LockGuard::renew): in memory the library
-    /// sends others only while all of them fail. It repeats a release after a temporary error, and an acquire that waits. It also
+    /// another one. A refused renewal is one that [`LockGuard::renew`](crate::LockGuard::renew) sends, because the library
+    /// renews locks in memory only while all renewals fail. It repeats a release after a temporary error, and an acquire that waits. It also
     /// repeats an acquire that does not wait once, after a broken connection. To make such a call
     /// fail, use [`refuse`](Self::refuse).
     pub fn refuse_next(&self, command: Command, kind: BackendErrorKind) {

@@ -75,6 +75,8 @@ pub(crate) fn function(args: &Args, mut function: Function) -> TokenStream {
         (None, _) => quote_spanned!(site=> #new_slot let #acquire = #acquired;),
     };
     let handler = handler(args);
+    // clippy can demand it, and then does so for an expansion too.
+    let returned = (!function.output.is_never()).then(|| quote_spanned!(site=> return));
     let section = match &args.on_contended {
         OnContended::Closure(closure) => {
             let section = section(args, function);
@@ -83,13 +85,16 @@ pub(crate) fn function(args: &Args, mut function: Function) -> TokenStream {
             let acquired = local("acquired", site);
             quote_spanned! {site=>
                 let #acquired = #krate::macro_support::acquire_or_contended(#acquire).await;
-                match #acquired {
+                #returned match #acquired {
                     ::core::result::Result::Ok(#acquire) => #section,
                     #contended
                 }
             }
         }
-        OnContended::Error | OnContended::Skip(_) => section(args, function),
+        OnContended::Error | OnContended::Skip(_) => {
+            let section = section(args, function);
+            quote_spanned!(site=> #returned #section)
+        }
     };
     let steps = quote_spanned! {site=>
         let #output = #return_type;

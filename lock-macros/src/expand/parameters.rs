@@ -114,7 +114,10 @@ pub(super) fn capture(args: &Args, function: &Function) -> ParameterCode {
                 if let Some(token) = mutability {
                     value.set_span(name.span().located_at(token.span));
                 }
+                // The compiler binds the parameters of an `async fn` in the same way, and clippy leaves that out. The
+                // compiler itself never sees this `allow`, so no `forbid` of that lint can collide with it.
                 bindings.extend(quote_spanned! {site=>
+                    #[cfg_attr(clippy, allow(clippy::shadow_same))]
                     #(#attributes)*
                     let #mutability #name = #value;
                 });

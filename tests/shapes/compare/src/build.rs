@@ -10,6 +10,8 @@ use serde_json::Value;
 pub(crate) enum Kind {
     Program,
     Tests,
+    /// Checks with every lint of rustc and of clippy, and builds nothing that runs.
+    Lints,
 }
 
 pub(crate) struct Built {
@@ -23,10 +25,10 @@ pub(crate) struct Built {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Message {
     pub(crate) file: String,
-    line: u64,
-    column: u64,
+    pub(crate) line: u64,
+    pub(crate) column: u64,
     pub(crate) level: String,
-    code: String,
+    pub(crate) code: String,
     text: String,
 }
 
@@ -52,9 +54,13 @@ impl fmt::Display for Message {
 pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
     let package = format!("edition-{edition}");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let command = match kind {
+        Kind::Program | Kind::Tests => "rustc",
+        Kind::Lints => "clippy",
+    };
     cargo
         .args([
-            "rustc",
+            command,
             "--message-format=json",
             "--package",
             &package,
@@ -70,6 +76,11 @@ pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
     }
     let output = cargo
         .args(["--", "--cap-lints=warn"])
+        .args(if kind == Kind::Lints {
+            all_lints()
+        } else {
+            Vec::new()
+        })
         .output()
         .unwrap_or_else(|error| panic!("cargo cannot be started: {error}"));
     let mut built = Built {
@@ -98,6 +109,24 @@ pub(crate) fn build(edition: &str, kind: Kind, attribute: bool) -> Built {
         panic!("cargo failed:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     built
+}
+
+/// Returns the arguments that switch on every lint: the groups of clippy, and each lint that rustc lists.
+fn all_lints() -> Vec<String> {
+    let groups = ["all", "pedantic", "nursery", "restriction", "cargo"];
+    let mut lints: Vec<_> = groups.map(|group| format!("-Wclippy::{group}")).into();
+    let output = Command::new("rustc").args(["-W", "help"]).output();
+    let output = output.expect("rustc can be started");
+    // A table: name, default level, meaning.
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let known = lines.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (name, level) = (words.next()?, words.next()?);
+        matches!(level, "allow" | "warn").then(|| format!("-W{name}"))
+    });
+    lints.extend(known);
+    assert!(lints.len() > 100, "rustc lists its lints: {lints:?}");
+    lints
 }
 
 /// Returns `None` for a message without a place, such as the number of warnings.

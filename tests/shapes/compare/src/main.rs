@@ -8,7 +8,7 @@ mod build;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, ExitCode};
 
-use build::{Built, Kind};
+use build::{Built, Kind, Message};
 
 const EDITIONS: [&str; 3] = ["2018", "2021", "2024"];
 
@@ -33,6 +33,41 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("patterns::nested_in_part", UNBOUND),
     ("patterns::wild_and_named", UNNAMED),
 ];
+
+/// Lints that may fire in a file with the attribute only, and the reason.
+const LINT_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "clippy::future_not_send",
+        "src/returns.rs",
+        "a confirmed release keeps the return value across an await",
+    ),
+    (
+        "clippy::implicit_return",
+        "src/returns.rs",
+        "a function of type `!` has no value to return",
+    ),
+    (
+        "clippy::pattern_type_mismatch",
+        "src/made_by_macros.rs",
+        "clippy finds the pattern in one of two functions of a macro",
+    ),
+    (
+        "clippy::single_call_fn",
+        "src/made_by_macros.rs",
+        "clippy counts one call of two functions of a macro",
+    ),
+    (
+        "clippy::used_underscore_binding",
+        "src/captures.rs",
+        "the body says the parameter's word, but means another variable",
+    ),
+];
+
+/// A function of this file exists for the options of the attribute.
+const SUPPORT: &str = "src/support.rs";
+
+/// The attribute's tokens begin with this, and end with its parenthesis.
+const ATTRIBUTE: &str = "distributed_lock(";
 
 fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
@@ -88,6 +123,7 @@ struct Comparison {
 
 impl Comparison {
     fn edition(&mut self, edition: &str) {
+        self.lints(edition);
         for kind in [Kind::Program, Kind::Tests] {
             // The second build replaces the program of the first one, so the first program runs
             // before it.
@@ -99,11 +135,51 @@ impl Comparison {
             self.messages(edition, &plain, &attribute);
             let names = match kind {
                 Kind::Program => &mut self.shapes,
-                Kind::Tests => &mut self.tests,
+                Kind::Tests | Kind::Lints => &mut self.tests,
             };
             names.extend(without.iter().flatten().map(|line| shape(line).to_owned()));
             if let (Some(without), Some(with)) = (&without, &with) {
                 self.lines(edition, without, with);
+            }
+        }
+    }
+
+    /// No lint may fire for a function with the attribute that does not fire for the plain one in the same line, not
+    /// even one that nobody switches on for all of their code. Closures in the options are the user's code too, and
+    /// may have warnings of their own.
+    fn lints(&mut self, edition: &str) {
+        let plain = build::build(edition, Kind::Lints, false);
+        let attribute = build::build(edition, Kind::Lints, true);
+        let place = |message: &Message| {
+            let Message {
+                file, line, code, ..
+            } = message;
+            (file.clone(), *line, code.clone())
+        };
+        let known: BTreeSet<_> = plain.messages.iter().map(place).collect();
+        if known.is_empty() {
+            self.add(edition, "no lint fires: are they switched on?");
+        }
+        for message in &attribute.messages {
+            let (file, line, code) = place(message);
+            if file == SUPPORT {
+                continue;
+            }
+            // A variable with the name of a parameter also hides the parameter's second binding.
+            let is_hiding = code == "clippy::shadow_unrelated"
+                && ["clippy::shadow_reuse", "clippy::shadow_same"]
+                    .iter()
+                    .any(|lint| known.contains(&(file.clone(), line, (*lint).to_owned())));
+            let exception = LINT_EXCEPTIONS
+                .iter()
+                .find(|(lint, place, _)| *lint == code && *place == file);
+            if let Some((lint, ..)) = exception {
+                self.excepted.insert(lint);
+            } else if !(known.contains(&(file, line, code))
+                || is_hiding
+                || is_in_an_attribute(message))
+            {
+                self.add(edition, format!("only with the attribute: {message}"));
             }
         }
     }
@@ -155,6 +231,7 @@ impl Comparison {
             .lines()
             .filter_map(|line| match kind {
                 Kind::Program => Some(line.to_owned()),
+                Kind::Lints => None,
                 // Of the output of tests only the results are compared: the rest contains times.
                 Kind::Tests => {
                     let (test, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -196,7 +273,11 @@ impl Comparison {
 
     /// Only a run over all editions can show that an exception is unnecessary.
     fn unused_exceptions(&mut self, all: bool) {
-        for (excepted, reason) in EXCEPTIONS {
+        let lints = LINT_EXCEPTIONS
+            .iter()
+            .map(|(lint, _, reason)| (lint, reason));
+        let orders = EXCEPTIONS.iter().map(|(shape, reason)| (shape, reason));
+        for (excepted, reason) in orders.chain(lints) {
             if all && !self.excepted.contains(excepted) {
                 self.differences.push(format!(
                     "{excepted} is listed as an exception ({reason}), but does not differ"
@@ -212,6 +293,34 @@ impl Comparison {
             self.differences.push(difference);
         }
     }
+}
+
+/// Returns whether a message is about code that only the attribute contains, or a function that only it calls.
+fn is_in_an_attribute(message: &Message) -> bool {
+    let path = format!("{}/../{}", env!("CARGO_MANIFEST_DIR"), message.file);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let number = usize::try_from(message.line).expect("a file has fewer lines");
+    // Columns count letters from 1.
+    let column = usize::try_from(message.column).expect("a line has fewer letters");
+    let before: usize = lines[..number - 1].iter().map(|line| line.len()).sum();
+    let within: usize = lines[number - 1]
+        .chars()
+        .take(column - 1)
+        .map(char::len_utf8)
+        .sum();
+    let head = &text[..before + within];
+    let Some(begin) = head.rfind(ATTRIBUTE) else {
+        return false;
+    };
+    let mut open = 0_i32;
+    for letter in head[begin..].chars() {
+        open += i32::from(letter == '(') - i32::from(letter == ')');
+        if letter == ')' && open == 0 {
+            return false;
+        }
+    }
+    true
 }
 
 /// Returns the items that occur more often in the first list than in the second. Both are sorted.

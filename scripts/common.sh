@@ -58,6 +58,12 @@ select_tests() {
   esac
 }
 
+# Builds the optimized programs of the fault suite and of the races with other clients. Together, because alone each of
+# them selects other features, and builds the library and its dependencies once more.
+build_optimized() {
+  cargo build --release --quiet -p fault-suite -p interop --bins
+}
+
 prepare_tests() {
   ./scripts/ensure-server
   # Most tests wait for a server, a lease or a process, and use a core for a tenth of their time.

@@ -9,6 +9,10 @@
 //!   lost.
 //! - `check_*`, `build_*` in ms: the time for one function, compared with a plain function.
 //!
+//! - `check_long_to_plain`, `check_long_to_instrument`: the time to check a crate of one annotated function whose
+//!   body has 10,000 statements, divided by the time for the same function without the attribute, or with
+//!   `#[tracing::instrument]`.
+//!
 //! Dependencies are compiled before the measurement. The time is processor time if the system reports
 //! it, so that other work on the machine is not counted. The short form has no times.
 
@@ -25,6 +29,8 @@ use lock_core::{LockError, LockManager, distributed_lock};
 /// The target; `tests/attribute/future_size.rs` fails above it.
 const MOST_BYTES: f64 = 512.0;
 const FUNCTIONS: u32 = 200;
+/// The statements of the long body.
+const STATEMENTS: u32 = 10_000;
 /// A round takes seconds. The medians of two runs differ by a few percent.
 const ROUNDS: usize = 5;
 
@@ -99,7 +105,7 @@ const FORMS: [(Form, &str); 4] = [
 
 fn compile_times() {
     let folder = Folder::new();
-    let packages = FORMS.map(|(form, name)| folder.add(form, name));
+    let packages = FORMS.map(|(form, name)| folder.add(name, &source(form)));
     for command in ["check", "build"] {
         let mut times = FORMS.map(|_| Vec::new());
         // The first round compiles the dependencies.
@@ -122,6 +128,25 @@ fn compile_times() {
             report_at_most(&figure, annotated / time, "x", target);
         }
     }
+    long_body(&folder);
+}
+
+/// A step of the expansion that is quadratic in the length of the body would multiply this time.
+fn long_body(folder: &Folder) {
+    let forms = [Form::Plain, Form::Instrumented, Form::Annotated];
+    let packages =
+        forms.map(|form| folder.add(&format!("long_{}", form as u8), &long_source(form)));
+    let mut times = forms.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for (package, times) in packages.iter().zip(&mut times) {
+            times.push(folder.cargo("check", package));
+        }
+    }
+    let [plain, instrumented, annotated] = times.map(median);
+    for (other, time, target) in [("plain", plain, 1.5), ("instrument", instrumented, 1.25)] {
+        let figure = format!("expansion.check_long_to_{other}");
+        report_at_most(&figure, annotated / time, "x", target);
+    }
 }
 
 /// A temporary folder with one crate for each form.
@@ -133,7 +158,7 @@ impl Folder {
         Self(std::env::temp_dir().join(folder))
     }
 
-    fn add(&self, form: Form, name: &str) -> PathBuf {
+    fn add(&self, name: &str, source: &str) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .expect("the workspace");
@@ -147,7 +172,7 @@ impl Folder {
             root.join("lock-core").display()
         );
         fs::write(package.join("Cargo.toml"), manifest).expect("written");
-        fs::write(package.join("src/lib.rs"), source(form)).expect("written");
+        fs::write(package.join("src/lib.rs"), source).expect("written");
         fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).expect("copied");
         package
     }
@@ -237,4 +262,27 @@ fn source(form: Form) -> String {
          std::pin::Pin<Box<dyn Future<Output = Result<u64, LockError>> + Send>> \
          {{ Box::pin(async move {{ all(&locks).await }}) }}\n"
     )
+}
+
+/// Writes one function with many statements, each with a name of its own.
+fn long_source(form: Form) -> String {
+    let attribute = match form {
+        Form::Instrumented => "#[tracing::instrument]\n",
+        Form::Annotated => "#[distributed_lock(name = \"order:{id}\")]\n",
+        Form::Plain | Form::ByHand => "",
+    };
+    let mut text = format!(
+        "#![allow(unused_imports)]\nuse lock_core::{{LockError, distributed_lock}};\n/// Long.\n{attribute}\
+         pub async fn long(id: u64) -> Result<u64, LockError> {{\n    let mut sum = id;\n"
+    );
+    for number in 0..STATEMENTS / 2 {
+        writeln!(
+            text,
+            "    let v{number} = sum.rotate_left({});",
+            number % 64
+        )
+        .expect("a string grows");
+        writeln!(text, "    sum ^= v{number};").expect("a string grows");
+    }
+    text + "    Ok(sum)\n}\n"
 }

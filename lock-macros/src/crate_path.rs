@@ -6,9 +6,18 @@ use syn::{Expr, ExprPath};
 
 use crate::errors::Errors;
 
-/// The path under which the expansion finds `lock_core`. Defaults to `::lock_core`.
+/// The path under which the expansion finds `lock_core`.
 #[derive(Default)]
-pub(crate) struct CratePath(Option<TokenStream>);
+pub(crate) enum CratePath {
+    /// `::lock_core`
+    #[default]
+    Default,
+    /// The value of `crate`. The expansion imports it once, and names only the import. So a path that doesn't exist is
+    /// one error, at the user's tokens.
+    Imported(TokenStream),
+    /// The `$crate` of a macro of `lock_core`.
+    OfMacro(Ident),
+}
 
 impl CratePath {
     /// Reads the value of `crate`.
@@ -20,38 +29,57 @@ impl CratePath {
             let root = path.segments.first().map(|first| first.ident.to_string());
             let from_root = matches!(root.as_deref(), Some("crate" | "$crate"));
             if path.leading_colon.is_some() || from_root {
-                return Self(Some(path.to_token_stream()));
+                return Self::Imported(path.to_token_stream());
             }
         }
         errors.on(
             value,
             "`crate` must be an absolute path, such as `::lock_core`",
         );
-        Self(None)
-    }
-
-    /// Takes the `$crate` of a macro of `lock_core`.
-    pub(crate) fn of_macro(krate: Ident) -> Self {
-        Self(Some(krate.into_token_stream()))
+        Self::Default
     }
 
     /// Returns whether the path is `::lock_core`.
     pub(crate) fn is_default(&self) -> bool {
-        self.0.is_none()
+        matches!(self, Self::Default)
+    }
+
+    /// Writes the import that `at` names, for the block around its uses.
+    pub(crate) fn import(&self) -> Option<TokenStream> {
+        let Self::Imported(path) = self else {
+            return None;
+        };
+        let site = Span::mixed_site();
+        let name = imported(site);
+        // By way of `macro_support`, so that a module that isn't `lock_core` is one error, too.
+        let place = site.located_at(last_span(path));
+        let rest = quote_spanned!(place=> ::macro_support::lock_core);
+        Some(quote_spanned!(site=> use #path #rest as #name;))
     }
 
     /// Writes the path with the location of `site`. With another location, the compiler's errors
     /// would point at the whole attribute.
     pub(crate) fn at(&self, site: Span) -> TokenStream {
-        let Some(path) = &self.0 else {
-            return quote_spanned!(site=> ::lock_core);
-        };
-        let tokens = path.clone().into_iter().map(|mut token| {
-            token.set_span(token.span().located_at(site));
-            token
-        });
-        tokens.collect()
+        match self {
+            Self::Default => quote_spanned!(site=> ::lock_core),
+            Self::Imported(_) => imported(site).into_token_stream(),
+            Self::OfMacro(krate) => {
+                let mut krate = krate.clone();
+                krate.set_span(krate.span().located_at(site));
+                krate.into_token_stream()
+            }
+        }
     }
+}
+
+/// The name of the import. Items are not hygienic, so it has a prefix that no user's item has.
+fn imported(site: Span) -> Ident {
+    Ident::new("__distributed_lock_crate", site)
+}
+
+fn last_span(path: &TokenStream) -> Span {
+    let last = path.clone().into_iter().last();
+    last.map_or_else(Span::call_site, |last| last.span())
 }
 
 #[cfg(test)]
@@ -61,14 +89,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_is_written_at_the_given_site() {
+    fn written_path_is_imported_once() {
         let mut errors = Errors::default();
-        let path = CratePath::parse(parse_quote!(::a::b), &mut errors);
-        assert_eq!(path.at(Span::mixed_site()).to_string(), ":: a :: b");
-        let path = CratePath::parse(parse_quote!(crate::reexport), &mut errors);
-        assert!(!path.is_default());
+        for (written, import) in [
+            (
+                parse_quote!(::a::b),
+                "use :: a :: b :: macro_support :: lock_core as __distributed_lock_crate ;",
+            ),
+            (
+                parse_quote!(crate::reexport),
+                "use crate :: reexport :: macro_support :: lock_core as __distributed_lock_crate ;",
+            ),
+        ] {
+            let path = CratePath::parse(written, &mut errors);
+            let at = path.at(Span::mixed_site()).to_string();
+            assert_eq!(at, "__distributed_lock_crate");
+            let imported = path.import().map(|import| import.to_string());
+            assert_eq!(imported.as_deref(), Some(import));
+            assert!(!path.is_default());
+        }
         let default = CratePath::default();
         assert_eq!(default.at(Span::call_site()).to_string(), ":: lock_core");
+        assert!(default.import().is_none());
+        let of_macro = CratePath::OfMacro(parse_quote!(krate));
+        assert_eq!(of_macro.at(Span::call_site()).to_string(), "krate");
+        assert!(of_macro.import().is_none());
         assert_eq!(errors.messages(), <[&str; 0]>::default());
     }
 

@@ -108,7 +108,7 @@ fn implementation(
     };
     // The fields of the name and the expressions of the user say `self`, too.
     let receiver = Ident::new("self", Span::call_site());
-    quote_spanned! {site=>
+    let implementation = quote_spanned! {site=>
         #[automatically_derived]
         impl #in_impl #krate::Lock for #name #in_type #bounds {
             type Kind = #krate::macro_support::#kind;
@@ -117,6 +117,10 @@ fn implementation(
                 #body
             }
         }
+    };
+    match args.krate.import() {
+        None => implementation,
+        Some(import) => quote_spanned!(site=> const _: () = { #import #implementation };),
     }
 }
 
@@ -269,9 +273,8 @@ mod tests {
             #[lock(name = "a", crate = ::web::lock_core)]
             enum A {}
         ));
-        assert!(
-            text.contains("impl :: web :: lock_core :: Lock for A"),
-            "{text}"
-        );
+        let import = "use :: web :: lock_core :: macro_support :: lock_core as";
+        assert_eq!(text.matches(import).count(), 1, "{text}");
+        assert!(text.contains("crate :: Lock for A"), "{text}");
     }
 }

@@ -96,7 +96,9 @@ pub(crate) fn function(args: &Args, mut function: Function) -> TokenStream {
             quote_spanned!(site=> #returned #section)
         }
     };
+    let import = args.krate.import();
     let steps = quote_spanned! {site=>
+        #import
         let #output = #return_type;
         #declared
         #acquire_into_slot

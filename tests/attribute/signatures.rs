@@ -356,7 +356,7 @@ async fn renamed(locks: &LockManager) -> Result<(), LockError> {
 }
 
 mod reexport {
-    pub(super) use lock_core::{LockGuard, macro_support};
+    pub(super) use lock_core::*;
 }
 
 #[distributed_lock(name = "crate", manager = locks, bind = held, crate = crate::signatures::reexport)]

@@ -50,8 +50,10 @@ pub(super) fn without_lock(bind: &Ident, args: &Args, function: &Function) -> To
     let krate = args.krate.at(site);
     let support = quote_spanned!(site=> #krate::macro_support);
     let ty = bound_type(args, &krate, site);
+    let import = args.krate.import();
     if args.lock.is_none() {
         return quote_spanned! {site=>
+            #import
             let #bind: &#ty = #support::typed_return(#support::ReturnType::new());
         };
     }
@@ -61,6 +63,7 @@ pub(super) fn without_lock(bind: &Ident, args: &Args, function: &Function) -> To
     let acquire = quote_spanned!(site=> #path(::core::option::Option::None, #name, #options));
     // After the loop the body still has the values that `lock` moves.
     quote_spanned! {site=>
+        #import
         let #slot = #support::GuardSlot::new();
         if false { #slot.is_for(&#acquire); loop {} }
         let #bind: &#ty = #support::held(&#slot);

@@ -225,9 +225,14 @@ fn every_path_begins_with_the_crate_option() {
             async fn f(a: u8) -> ! {}
         ),
     );
-    assert_eq!(count(&text, &quote!(lock_core)), 0);
-    assert!(count(&text, &quote!(::x::y::macro_support)) >= 8);
-    assert_eq!(count(&text, &quote!(let g: &::x::y::LockGuard =)), 1);
+    let import = quote!(
+        use ::x::y::macro_support::lock_core as __distributed_lock_crate;
+    );
+    assert_eq!(count(&text, &import), 1);
+    assert_eq!(count(&text, &quote!(lock_core)), 1);
+    assert!(count(&text, &quote!(__distributed_lock_crate::macro_support)) >= 8);
+    let bound = quote!(let g: &__distributed_lock_crate::LockGuard =);
+    assert_eq!(count(&text, &bound), 1);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct LockNameInput {
 
 /// Reads the `$crate,` that `lock_core::lock_name!` adds.
 pub(crate) fn crate_path(input: ParseStream<'_>) -> syn::Result<CratePath> {
-    let krate = CratePath::of_macro(input.call(Ident::parse_any)?);
+    let krate = CratePath::OfMacro(input.call(Ident::parse_any)?);
     input.parse::<Token![,]>()?;
     Ok(krate)
 }

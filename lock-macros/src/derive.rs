@@ -129,6 +129,7 @@ mod tests {
     use quote::quote;
 
     use super::*;
+    use crate::parse::values::SEVERAL_NAMES;
 
     fn expanded(input: TokenStream) -> String {
         lock(input).to_string()
@@ -250,7 +251,7 @@ mod tests {
                     #[lock(name = ["a", "b"])]
                     struct A;
                 ),
-                "a declared lock has one name; lock several with `lock_all`",
+                SEVERAL_NAMES,
             ),
             (
                 quote!(

@@ -17,8 +17,8 @@ use crate::parse::template::Template;
 use crate::parse::timing::{RenewArg, Timing};
 use crate::parse::tokens::{peel, variables};
 use crate::parse::values::{
-    Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode, choice, hash_tag, identifier,
-    is_list, reject_await,
+    Handler, NameArg, NamesArg, OnContended, OnLostArg, ReleaseMode, SEVERAL_LOCKS, SEVERAL_NAMES,
+    choice, hash_tag, identifier, is_list, lists_locks, reject_await,
 };
 
 /// The options of one attribute. A field also stays `None` when its value cannot be read.
@@ -213,12 +213,11 @@ impl OptionParser<'_> {
         if !self.args.written.add(&key) {
             let advice = match (option.as_str(), self.grammar) {
                 ("name", Grammar::Function) => {
-                    "; lock several names with a list: `name = [\"a:{x}\", \"b:{y}\"]`"
+                    "; lock several names with a list: `name = [\"a:{x}\", \"b:{y}\"]`".into()
                 }
-                ("name", Grammar::Declaration) | ("lock", _) => {
-                    "; lock several with `LockManager::lock_all`"
-                }
-                _ => "",
+                ("name", Grammar::Declaration) => format!("; {SEVERAL_NAMES}"),
+                ("lock", _) => format!("; {SEVERAL_LOCKS}"),
+                _ => String::new(),
             };
             let message = format!("duplicate option `{option}`{advice}");
             self.errors.on(&key, message);
@@ -260,8 +259,12 @@ impl OptionParser<'_> {
                 args.name = NamesArg::parse(value, errors);
             }
             "lock" => {
-                reject_await(option, &value, errors);
-                args.lock = Some(value);
+                if lists_locks(&value) {
+                    errors.on(value, SEVERAL_LOCKS);
+                } else {
+                    reject_await(option, &value, errors);
+                    args.lock = Some(value);
+                }
             }
             "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
             "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),

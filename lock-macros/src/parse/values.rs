@@ -9,6 +9,11 @@ use crate::errors::{Errors, list};
 use crate::parse::template::Template;
 use crate::parse::tokens::{find_await, peel};
 
+pub(crate) const SEVERAL_NAMES: &str = "a declared lock has one name; lock several names with \
+     `#[distributed_lock(name = [\"a:{x}\", \"b:{y}\"])]` or `LockManager::lock_all`";
+pub(crate) const SEVERAL_LOCKS: &str = "`lock` takes one declared lock; lock several names with \
+     `name = [\"a:{x}\", \"b:{y}\"]` or `LockManager::lock_all`";
+
 /// The name of a lock.
 pub(crate) enum NameArg {
     Template(Template),
@@ -63,6 +68,18 @@ pub(crate) fn is_list(value: &Expr) -> bool {
     matches!(value, Expr::Array(_)) || list_in_another_form(value).is_some()
 }
 
+/// Returns whether a value of `lock` lists several. No list can implement `Lock`.
+pub(crate) fn lists_locks(value: &Expr) -> bool {
+    match value {
+        Expr::Array(_) => true,
+        Expr::Tuple(tuple) => !tuple.elems.is_empty(),
+        Expr::Reference(inner) => lists_locks(&inner.expr),
+        Expr::Paren(inner) => lists_locks(&inner.expr),
+        Expr::Macro(_) => is_list(value),
+        _ => false,
+    }
+}
+
 /// Returns the advice for a list that isn't written as an array.
 fn list_in_another_form(value: &Expr) -> Option<&'static str> {
     match value {
@@ -88,8 +105,7 @@ impl NameArg {
     /// Reads the name of a declared lock, whose placeholders are fields.
     pub(crate) fn parse_declared(value: Expr, errors: &mut Errors) -> Option<Self> {
         if is_list(&value) {
-            let message = "a declared lock has one name; lock several with `lock_all`";
-            errors.on(value, message);
+            errors.on(value, SEVERAL_NAMES);
             return None;
         }
         Self::parse_with(value, Template::of_declaration, errors)

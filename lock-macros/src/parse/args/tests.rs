@@ -160,6 +160,28 @@ fn second_of_two_options_is_rejected() {
 }
 
 #[test]
+fn list_of_declared_locks_is_rejected() {
+    let list = "`lock` takes one declared lock; lock several names with \
+                `name = [\"a:{x}\", \"b:{y}\"]` or `LockManager::lock_all`";
+    for value in [
+        quote!([A, B]),
+        quote!((A, B(id))),
+        quote!(&[A, B]),
+        quote!(([A, B])),
+        quote!(vec![A, B]),
+    ] {
+        assert_eq!(errors(quote!(lock = #value)), [list], "{value}");
+    }
+    assert_eq!(
+        errors(quote!(lock = A, lock = B)),
+        [format!("duplicate option `lock`; {list}")]
+    );
+    for value in [quote!((A)), quote!([A, B].pick()), quote!((a, b).0)] {
+        assert_eq!(errors(quote!(lock = #value)), <[&str; 0]>::default());
+    }
+}
+
+#[test]
 fn option_without_value_is_explained() {
     let name = "expected `option = value`; did you mean `name = \"...\"`?";
     let ttl = "expected `option = value`; did you mean `ttl = \"30s\"`?";

@@ -51,7 +51,7 @@ pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
 pub use lock_protocol::kind::Kind;
 pub use lock_protocol::renew::Renew;
-pub use tokio::pin;
+
 /// The return type of an annotated function, also where a body cannot write it.
 pub struct ReturnType<R>(PhantomData<fn() -> R>);
 

@@ -112,18 +112,19 @@ pub(crate) fn function(args: &Args, mut function: Function) -> TokenStream {
 /// keeps its types and its completion. What `bind` names exists, and variables that only the
 /// attribute uses are not reported as unused.
 pub(crate) fn without_lock(args: &Args, function: &Function) -> TokenStream {
+    let (used, statements) = parameters::all_used(function);
     let site = Span::mixed_site();
-    let function = match &args.bind {
+    function.with(match &args.bind {
         // Nothing says which lock the body uses.
         Some(_) if args.has_lock() && args.lock.is_none() => {
-            function.with(quote_spanned!(site=> loop {}))
+            quote_spanned!(site=> #used loop {})
         }
         bind => {
             let bound = bind.as_ref();
-            function.unchanged(bound.map(|bind| bind::without_lock(bind, args, function)))
+            let bound = bound.map(|bind| bind::without_lock(bind, args, function));
+            quote_spanned!(site=> #used #bound #statements)
         }
-    };
-    quote_spanned!(site=> #[allow(unused_variables, unused_mut)] #function)
+    })
 }
 
 /// Makes a local of the expansion. Hygiene separates it from the user's locals, but a pattern could
@@ -172,12 +173,12 @@ fn section(args: &Args, function: &Function) -> TokenStream {
         OnLostArg::Cancel => quote_spanned!(site=> Cancel),
         OnLostArg::Continue => quote_spanned!(site=> Continue),
     };
-    // `core::pin::pin!` binds a name that a user's item may have.
-    let krate = args.krate.at(site);
+    // `core::pin::pin!` binds the name `pinned`. A constant or a unit struct of the user with this name would not let it;
+    // a function does. Other macros that pin contain an `allow`, which the user may forbid.
     let body = quote_spanned! {site=>
         #bound
         let #body_name = #body;
-        #krate::macro_support::pin!(#body_name);
+        let #body_name = { fn pinned() {} ::core::pin::pin!(#body_name) };
     };
     // When this future is not `Send`, the reason is the return type. The compiler points at it.
     let site = function.output.site();
@@ -231,8 +232,10 @@ fn body(args: &Args, function: &Function) -> TokenStream {
     let never_run = (mentions.is_some() || typed.is_some())
         .then(|| quote_spanned!(site=> if false { #mentions #typed }));
     let bind = bind::bind(args);
-    // The compiler reports some assignments to captured variables as unused, but not to parameters.
-    let captured = (mentions.is_some() && parameters::any_can_be_assigned(function))
+    // The compiler reports an assignment to a captured `self` that nothing reads, but not one to the receiver of a plain
+    // function. No code in place of this `allow` can avoid that: the body cannot bind `self` again, a use behind the
+    // body is not reached by its `return`s, and a body that only borrowed `self` would drop it after the release.
+    let captured = (mentions.is_some() && function.can_assign_self)
         .then(|| quote_spanned!(site=> #[allow(unused_assignments)]));
     // The block is a match arm, because elsewhere the compiler reports the braces of a short body as
     // unused. The block must contain no token of this crate, such as a label. Otherwise it would

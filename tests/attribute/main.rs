@@ -15,6 +15,7 @@ mod declared_hygiene;
 mod documentation;
 mod drops;
 mod durations;
+mod forbidden_lints;
 mod forms;
 mod future_size;
 mod hygiene;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::quote_spanned;
 use syn::Attribute;
 use syn::ext::IdentExt;
@@ -168,12 +168,6 @@ pub(super) fn find_uses(args: &Args, function: &mut Function) {
         .retain(|name| !doubtful.contains(name) || used.contains(name));
 }
 
-/// Returns whether the body may assign to a parameter, or to a field of one.
-pub(super) fn any_can_be_assigned(function: &Function) -> bool {
-    let mut parameters = function.scope.parameters().iter();
-    function.takes_self || parameters.any(|parameter| parameter.mutability.is_some())
-}
-
 /// Returns the parameters whose `mut` moves to the bindings of the body.
 pub(super) fn mut_in_the_body(args: &Args, function: &Function) -> BTreeSet<String> {
     if Capture::new(args, function) != Capture::Rebound {
@@ -255,6 +249,27 @@ fn edit_rebindings(
         at = next;
     }
     edited.into_iter().collect()
+}
+
+/// Returns code that uses every parameter, and the statements of the body after it. The compiler then reports no
+/// parameter as unused.
+pub(super) fn all_used(function: &Function) -> (TokenStream, TokenStream) {
+    let statements = &function.body.statements;
+    if matches!(function.kind, FnKind::BoxPin(_)) {
+        let statements = edit_rebindings(statements, |_| Some(Rebinding::Use));
+        return (TokenStream::new(), statements);
+    }
+    let site = Span::mixed_site();
+    let used = function.scope.parameters().iter().map(|parameter| {
+        let Parameter {
+            name, mutability, ..
+        } = parameter;
+        let cfg = cfg(&parameter.attributes);
+        quote_spanned!(site=> #(#cfg)* { let _ = &#mutability #name; })
+    });
+    let used: TokenStream = used.collect();
+    let before = (!used.is_empty()).then(|| quote_spanned!(site=> if false { #used }));
+    (before.unwrap_or_default(), statements.clone())
 }
 
 /// How many tokens after the first name of `name = name;` the semicolon is.

@@ -183,7 +183,7 @@ fn every_local_has_the_prefix() {
 fn function_with_errors_has_no_warnings() {
     let mut errors = Errors::default();
     let item = quote!(
-        pub async fn f(id: u8) -> R {
+        pub async fn f(#[cfg(y)] id: u8, (mut a, ref mut b): (A, B)) -> R {
             #![allow(x)]
             held.key()
         }
@@ -192,9 +192,21 @@ fn function_with_errors_has_no_warnings() {
     let function = Function::new(item).expect("a body");
     let args = Args::parse(quote!(name = "{ide}", bind = held), &mut errors);
     let text = without_lock(&args, &function).to_string();
-    let head = quote!(#[allow(unused_variables, unused_mut)] pub async fn f(id: u8) -> R);
-    let first = quote!(#![allow(x)] let held: &::lock_core::LockGuard =);
-    assert!(text.starts_with(&format!("{head} {{ {first}")), "{text}");
+    let used = quote!(#![allow(x)] if false {
+        #[cfg(y)]
+        {
+            let _ = &id;
+        }
+        {
+            let _ = &mut a;
+        }
+        {
+            let _ = &b;
+        }
+    });
+    let bound = quote!(let held: &::lock_core::LockGuard =);
+    assert!(text.starts_with("pub async fn f"), "{text}");
+    assert!(text.contains(&format!("-> R {{ {used} {bound}")), "{text}");
     assert!(text.ends_with("; held . key () }"), "{text}");
 }
 
@@ -289,6 +301,15 @@ fn expansion_allows_no_lints_of_the_compiler() {
             quote!(
                 async fn f(mut a: A) -> u8 {
                     a.x = 1;
+                    1
+                }
+            ),
+        ),
+        (
+            quote!(name = "x:{self.a}", on_contended = |e| busy(e)),
+            quote!(
+                async fn f(self, mut a: A) -> u8 {
+                    a.x = self.a;
                     1
                 }
             ),

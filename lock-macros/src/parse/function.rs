@@ -42,6 +42,8 @@ pub(crate) struct Function {
     pub(crate) used_in_the_body: Vec<String>,
     /// Whether the function takes `self` by value.
     pub(crate) takes_self: bool,
+    /// Whether the body may assign to `self` or to its fields, and the compiler sees a receiver in it.
+    pub(crate) can_assign_self: bool,
 }
 
 /// The form of the function.
@@ -146,6 +148,10 @@ impl Function {
             output,
             kind,
             is_instrumented,
+            can_assign_self: !is_instrumented
+                && signature
+                    .receiver()
+                    .is_some_and(|it| it.mutability.is_some()),
             takes_self: signature
                 .receiver()
                 .is_some_and(|it| !matches!(it.kind, ReceiverKind::Reference(..))),
@@ -162,13 +168,6 @@ impl Function {
         };
         let block = block(quote!(#inner_attributes #steps), braces);
         quote!(#head #block)
-    }
-
-    /// Writes the function without a lock, with `before` as the first statements of its body.
-    pub(crate) fn unchanged(&self, before: Option<TokenStream>) -> TokenStream {
-        let mut statements = before.unwrap_or_default();
-        statements.extend(self.body.statements.clone());
-        self.with(statements)
     }
 
     /// Removes the `mut` from the bindings of `parameters`, which the body binds again.

@@ -148,6 +148,14 @@ async fn tracked_caller(a: Tracked) -> Result<usize, LockError> {
     Ok(a.length())
 }
 
+#[cfg_attr(
+    feature = "attribute",
+    lock_core::distributed_lock(name = "attributes:crate", crate = ::lock_core)
+)]
+async fn named_crate(a: Tracked) -> Result<usize, LockError> {
+    Ok(a.length())
+}
+
 pub(crate) async fn run() {
     let [a, b] = [|| Tracked("a"), || Tracked("b")];
     show!(documented(a()));
@@ -164,4 +172,5 @@ pub(crate) async fn run() {
     show!(unformatted(a()));
     show!(extern_c(1));
     show!(tracked_caller(a()));
+    show!(named_crate(a()));
 }

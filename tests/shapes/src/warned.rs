@@ -125,6 +125,21 @@ async fn only_assigned(mut a: u8) -> Result<(), LockError> {
 
 #[cfg_attr(
     feature = "attribute",
+    lock_core::distributed_lock(name = "warned:captured", on_contended = |e| Err(e))
+)]
+async fn assigned_and_captured(mut a: (u8, u8), mut b: u8) -> Result<u8, LockError> {
+    a.0 = 1;
+    b += a.1;
+    if b == 5 {
+        a = (b, 3);
+        return Ok(a.1);
+    }
+    b += 1;
+    Ok(0)
+}
+
+#[cfg_attr(
+    feature = "attribute",
     lock_core::distributed_lock(name = "warned:added_to")
 )]
 async fn only_added_to(mut a: u8) -> Result<(), LockError> {
@@ -366,6 +381,7 @@ pub(crate) async fn run() {
     show!(overwritten_argument(1));
     show!(assigned_and_unused((1, 2)));
     show!(only_assigned(1));
+    show!(assigned_and_captured((1, 2), 3));
     show!(only_added_to(1));
     show!(after_return(1));
     show!(after_loop(1));

@@ -198,6 +198,48 @@ async fn f() -> Result<(), locks::LockError> {
 fn main() {}
 "#;
 
+/// The same manifest. The source makes the path `::lock_core` known, so no `crate = ..` is needed.
+const RENAMED_IN_THE_SOURCE: &str = r#"
+#![deny(warnings)]
+
+extern crate locks as lock_core;
+
+use lock_core::{distributed_lock, Held, Lock, LockError, LockManager};
+
+mod shop {
+    #[derive(lock_core::Lock)]
+    #[lock(name = "shop:{0}")]
+    pub(crate) struct Shop(pub(crate) u8);
+}
+
+#[derive(Lock)]
+#[lock(name = lock_core::lock_name!("order:{}", self.0), permits = 2)]
+struct Order(u8);
+
+#[distributed_lock(lock = shop::Shop(shop), bind = held)]
+async fn open(shop: u8) -> Result<String, LockError> {
+    let held: &Held<shop::Shop> = held;
+    Ok(format!("{} {}", held.guard().key(), ship(shop, 2).await?))
+}
+
+#[distributed_lock(name = ["shop:{shop}:orders", "order:{order}"], ttl = "5s", wait = "1s")]
+async fn ship(shop: u8, order: u8) -> Result<String, LockError> {
+    pack(order).await
+}
+
+#[distributed_lock(lock = Order(order + 1), bind = held)]
+async fn pack(order: u8) -> Result<String, LockError> {
+    Ok(held.guard().key().to_string())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), LockError> {
+    LockManager::in_memory().install_global()?;
+    println!("{}", open(1).await?);
+    Ok(())
+}
+"#;
+
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -248,6 +290,13 @@ fn crate_outside_of_the_workspace_compiles_and_runs() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let expected = "lock:stock:a:1 a; lock:depot:2 2 of 4 permits; 2";
     assert_eq!(stdout.trim(), expected, "{stderr}");
+
+    fs::write(folder.0.join("src/main.rs"), RENAMED_IN_THE_SOURCE).expect("written");
+    let output = run(&folder);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(stdout.trim(), "lock:shop:1 lock:order:3", "{stderr}");
 
     fs::write(folder.0.join("src/main.rs"), UNNAMED).expect("written");
     let stderr = run(&folder).stderr;

@@ -39,7 +39,11 @@ pub(crate) async fn start(directory: &Path) -> Result<(Guarded, String), BoxErro
         let mut server = Command::new(program);
         server.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         server.args(["--save", "", "--appendonly", "no"]);
-        server.arg("--dir").arg(directory).arg("--logfile").arg(&log);
+        server
+            .arg("--dir")
+            .arg(directory)
+            .arg("--logfile")
+            .arg(&log);
         let mut guarded = processes::guarded(&server, Some(directory))?;
         guarded.stdin(Stdio::null()).stdout(Stdio::null());
         let mut server = Guarded::start(&mut guarded)?;

@@ -219,27 +219,22 @@ mod tests {
     proptest! {
         /// Between two values stands what the attribute accepts: a text with which no value begins.
         #[test]
-        fn no_value_forges_another_name(
-            (values, neighbour) in vec(any_value(), 1..5).prop_flat_map(|values| {
-                (Just(values.clone()), neighbours(values))
-            }),
+        fn name_is_that_of_one_list_of_values(
+            values in vec(any_value(), 1..5),
             separators in vec(any_separator(), 5),
         ) {
-            let name = |values: &[String]| {
-                let mut parts = vec![NamePart::Text(&separators[4])];
-                for (value, separator) in values.iter().zip(&separators) {
-                    parts.push(NamePart::Value(value));
-                    parts.push(NamePart::Text(separator));
-                }
-                written(&parts)
-            };
-            prop_assert_eq!(name(&values) == name(&neighbour), values == neighbour);
+            let (start, separators) = (&separators[4], &separators[..values.len()]);
+            let mut parts = vec![NamePart::Text(start)];
+            for (value, separator) in values.iter().zip(separators) {
+                parts.push(NamePart::Value(value));
+                parts.push(NamePart::Text(separator));
+            }
+            let name = written(&parts);
+            prop_assert_eq!(lists_of_values(&name[start.len()..], separators), [values]);
             // No value adds a brace or a separator to the name.
-            let of_templates: usize = separators[..values.len()].iter().chain(&separators[4..])
-                .map(|text| text.matches(['{', '}', ':', '/', ' ', '#']).count())
-                .sum();
-            let found = name(&values).matches(['{', '}', ':', '/', ' ', '#']).count();
-            prop_assert_eq!(found, of_templates);
+            let count = |text: &str| text.matches(['{', '}', ':', '/', ' ', '#']).count();
+            let of_templates = count(start) + separators.iter().map(|it| count(it)).sum::<usize>();
+            prop_assert_eq!(count(&name), of_templates);
         }
     }
 
@@ -262,88 +257,50 @@ mod tests {
         ]
     }
 
-    /// A change of a list of values that keeps most of the name's letters.
-    #[derive(Clone, Debug)]
-    enum Edit {
-        /// Moves letters from the end of a value to the start of the next one, with a text before them.
-        MoveRight(usize, String),
-        /// Moves letters from the start of a value to the end of the value before, with a text after them.
-        MoveLeft(usize, String),
-        /// Replaces a text.
-        Replace(&'static str, &'static str),
-        Insert(usize, String),
-    }
-
-    fn any_edit() -> impl Strategy<Value = Edit> {
-        let text = || "[%25a:x-]{0,3}";
-        let texts = || prop::sample::select(vec!["%", "%25", "25", ":", "%3A", "5", "2", "-", ""]);
-        prop_oneof![
-            (0..4_usize, text()).prop_map(|(letters, text)| Edit::MoveRight(letters, text)),
-            (0..4_usize, text()).prop_map(|(letters, text)| Edit::MoveLeft(letters, text)),
-            (texts(), texts()).prop_map(|(from, to)| Edit::Replace(from, to)),
-            (0..4_usize, text()).prop_map(|(at, text)| Edit::Insert(at, text)),
-        ]
-    }
-
-    /// Draws a list of as many values that differs from `values` by a few edits.
-    fn neighbours(values: Vec<String>) -> impl Strategy<Value = Vec<String>> {
-        let count = values.len();
-        vec((0..count, any_edit()), 1..4).prop_map(move |edits| {
-            let mut values = values.clone();
-            for (at, edit) in edits {
-                edit_value(&mut values, at, edit);
-            }
-            for value in values.iter_mut().filter(|value| value.is_empty()) {
-                // A name has no empty value.
-                value.push('%');
-            }
-            values
-        })
-    }
-
-    fn edit_value(values: &mut [String], at: usize, edit: Edit) {
-        let next = (at + 1) % values.len();
-        let split = |value: &str, letters: usize| {
-            value
-                .char_indices()
-                .nth(letters)
-                .map_or(value.len(), |(at, _)| at)
+    /// Returns all lists of values that give this name, where a separator stands behind each value.
+    fn lists_of_values(name: &str, separators: &[impl AsRef<str>]) -> Vec<Vec<String>> {
+        let Some((separator, others)) = separators.split_first() else {
+            return Vec::from_iter(name.is_empty().then(Vec::new));
         };
-        match edit {
-            Edit::MoveRight(letters, text) => {
-                let kept = values[at].chars().count().saturating_sub(letters);
-                let from = split(&values[at], kept);
-                let moved = values[at].split_off(from);
-                values[next].insert_str(0, &(text + &moved));
-            }
-            Edit::MoveLeft(letters, text) => {
-                let from = split(&values[next], letters);
-                let rest = values[next].split_off(from);
-                let moved = std::mem::replace(&mut values[next], rest);
-                values[at].push_str(&(moved + &text));
-            }
-            Edit::Replace(from, to) if !from.is_empty() => {
-                values[at] = values[at].replacen(from, to, 1);
-            }
-            Edit::Replace(_, to) => values[at].push_str(to),
-            Edit::Insert(letters, text) => {
-                let from = split(&values[at], letters);
-                values[at].insert_str(from, &text);
+        let mut lists = Vec::new();
+        for (at, _) in name.char_indices() {
+            let (text, rest) = name.split_at(at);
+            if let (Some(value), Some(rest)) =
+                (decoded(text), rest.strip_prefix(separator.as_ref()))
+            {
+                for list in lists_of_values(rest, others) {
+                    lists.push([vec![value.clone()], list].concat());
+                }
             }
         }
+        lists
     }
 
-    /// Draws a name that reads in two ways if a separator is one that the attribute rejects.
+    /// Returns the value that gives this text.
+    fn decoded(text: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        let mut rest = text;
+        while let Some((before, escaped)) = rest.split_once('%') {
+            bytes.extend_from_slice(before.as_bytes());
+            bytes.push(u8::from_str_radix(escaped.get(..2)?, 16).ok()?);
+            rest = &escaped[2..];
+        }
+        bytes.extend_from_slice(rest.as_bytes());
+        let value = String::from_utf8(bytes).ok()?;
+        (!value.is_empty() && written(&[NamePart::Value(&value)]) == text).then_some(value)
+    }
+
+    /// The attribute refuses it as a separator.
     #[test]
-    fn percent_sign_alone_would_not_separate() {
-        let name = |left: &str, right: &str| {
-            written(&[
-                NamePart::Value(&left),
-                NamePart::Text("%"),
-                NamePart::Value(&right),
-            ])
-        };
-        assert_eq!(name("x", "25%"), name("x%", "25"));
+    fn percent_sign_alone_does_not_separate() {
+        let name = written(&[
+            NamePart::Value(&"x"),
+            NamePart::Text("%"),
+            NamePart::Value(&"25%"),
+            NamePart::Text(":"),
+        ]);
+        let lists = [["x", "25%"], ["x%", "25"]];
+        assert_eq!(lists_of_values(&name, &["%", ":"]), lists);
     }
 
     struct Broken;

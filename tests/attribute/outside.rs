@@ -15,6 +15,11 @@ rust-version = "ROOT_RUST_VERSION"
 locks = { package = "lock-core", path = "ROOT/lock-core", default-features = false, features = ["macros"] }
 tokio = { version = "1", default-features = false, features = ["macros", "rt", "time"] }
 
+# Fast to build, and small.
+[profile.dev]
+debug = false
+incremental = false
+
 [workspace]
 "#;
 

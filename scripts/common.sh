@@ -37,12 +37,14 @@ tested_features() {
 }
 
 # Sets `selected` to what `cargo test` has to build for these arguments: select_tests ARGUMENT...
+# The tests of the examples build them, and find the packages and features of the same build in LOCK_TEST_SELECTED.
 # Where LOCK_TEST_SHARED is set, that is the whole workspace with all features, so that all scripts share one build, which
 # they don't if each selects other packages.
 select_tests() {
   selected=()
   if [ -n "${LOCK_TEST_SHARED:-}" ]; then
     selected=(--workspace --all-features)
+    export LOCK_TEST_SELECTED="${selected[*]}"
     while [ $# -gt 0 ]; do
       case $1 in
         -p) shift ;;
@@ -117,7 +119,6 @@ run_all_tests() {
   select_tests "$@"
   log=$(mktemp)
   cargo test --no-run "${selected[@]}" 2>&1 | tee "$log"
-  # The tests of the examples build them, and need these words for the same build.
   export LOCK_TEST_SELECTED="${selected[*]}"
   export -f run_part
   # The longest ones first. The tests of deployments, which have six processes each, run alone.

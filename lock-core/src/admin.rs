@@ -32,6 +32,7 @@ impl LockManager {
     /// - [`LockError::InvalidName`] when the name is invalid.
     /// - [`LockError::Backend`] when the server does not reply within the command timeout, or when the
     ///   user may not read the lock.
+    /// - [`LockError::NoQuorum`] when too few servers of a quorum reply.
     /// - [`LockError::ForeignKey`] when the queue of the lock has another type.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
@@ -43,8 +44,8 @@ impl LockManager {
         inner.inspect(name.into(), InspectDetail::Short).await
     }
 
-    /// Returns the holder of a lock. Returns `None` when the lock is free or blocked, and when the key
-    /// holds something that is not a lock.
+    /// Returns the holder of a lock. Returns `None` when the lock is free, kept or blocked, and when the key
+    /// holds something that is not a lock. When several hold the lock, it has the label of the first one.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -75,7 +76,9 @@ pub struct Admin {
 impl Admin {
     /// Reads a lock as [`LockManager::inspect`] does, and identifies the value of another library that
     /// is a hash, as Redisson's locks are. So [`foreign`](crate::ForceRelease::foreign) together with
-    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged) removes only this hash.
+    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged) removes only this hash. A manager in the dialect
+    /// [`Redisson`](crate::Dialect::Redisson) identifies its locks only: inspect other hashes with a manager in
+    /// another dialect.
     ///
     /// For a hash, the server reads all of it, and the user needs the right `+dump`.
     ///
@@ -115,8 +118,9 @@ impl Admin {
     /// ```
     ///
     /// The list is not a snapshot. A lock that is acquired or released meanwhile may be missing, and a
-    /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys each. A
-    /// server with very many keys of other programs needs many pages.
+    /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys on each node
+    /// that it reads. A server with very many keys of other programs needs many pages. At a quorum it is the
+    /// list of one server, which may have locks that no majority holds: inspect a lock before you act on it.
     ///
     /// # Errors
     /// - [`LockError::Backend`] when the server does not reply to a command within the command timeout,
@@ -134,11 +138,12 @@ impl Admin {
     /// Makes a request that takes a lock from its holder. Await it to send it.
     ///
     /// By default it **revokes** the lock: the key has no owner any more, but stays locked until the
-    /// old lease ends. So exclusion holds. The holder learns of it at its next renewal, at most a
-    /// third of its ttl later: its lock is lost, and
+    /// old lease ends. So exclusion holds. The holder learns of it at its next renewal (by default at most a
+    /// third of its ttl later, and with [`Renew::Every`](crate::Renew::Every) at most half): its lock is lost, and
     /// [`loss_reason`](crate::LockGuard::loss_reason) returns the operator and the reason. A holder
     /// that does not renew learns of it when its lease ends. The waiters get the lock when the old
-    /// lease ends. [`now`](ForceRelease::now) frees the key at once.
+    /// lease ends. [`now`](ForceRelease::now) frees the key at once. Readers, and holders of permits, all lose the
+    /// lock.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -160,7 +165,8 @@ impl Admin {
     ///
     /// # Errors
     /// - [`AdminError::Changed`] when the lock does not have the expected token, or has changed.
-    /// - [`AdminError::Foreign`] when the key holds the value of another library.
+    /// - [`AdminError::Foreign`] when the key holds the value of another library, or a lock in the dialect
+    ///   [`DeadlineGetset`](crate::Dialect::DeadlineGetset), which has no owner.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
     /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`], and with
     ///   [`LockError::InvalidSetting`] when `expect_unchanged` got what was seen of another lock, or when

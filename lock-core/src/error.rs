@@ -33,8 +33,9 @@ pub use self::invalid_override::InvalidOverrideReason;
 /// - The lock was held and was lost: [`Lost`](Self::Lost).
 /// - The call was refused: all other variants.
 ///
-/// Only the first group means that another caller does the work. After each of these errors the
-/// caller does not have the lock, and must not do the work.
+/// Only the first group means that another caller does the work. When an acquire fails, the caller doesn't have the
+/// lock, and must not do the work. A failed [`renew`](crate::LockGuard::renew) is different: unless the error is
+/// `Lost`, the lock is held until its lease ends.
 ///
 /// `{:?}` writes the variant, the text and the causes in one line, so that `main` may return the error.
 /// `{:#?}` writes all fields.
@@ -423,7 +424,7 @@ impl Failure for LockError {
 )]
 #[non_exhaustive]
 pub struct ShutdownIncomplete {
-    /// How many releases and cancels were still open. The number includes releases that the server
+    /// How many releases, cancels and acquires were still open. The number includes releases that the server
     /// refused because the user lost the right to run them, while their lease lasts.
     pub open: usize,
     /// How many guards still existed. Their locks are renewed until the guards are dropped.

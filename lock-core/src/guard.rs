@@ -97,8 +97,9 @@ impl LockGuard {
 
     /// Returns why the lock was lost. Returns `None` while it is held.
     ///
-    /// A server reports the reason in its reply to a renewal, so the holder knows it at most a third
-    /// of the ttl after the loss. A lease that ended before that is
+    /// A server reports the reason in its reply to a renewal, so by default the holder knows it at most a third
+    /// of the ttl after the loss, and with [`Renew::Every`](crate::Renew::Every) at most half. A lease that ended
+    /// before that is
     /// [`Expired`](LossReason::Expired).
     #[must_use]
     pub fn loss_reason(&self) -> Option<LossReason> {
@@ -133,8 +134,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lock is no longer held.
-    /// - [`LockError::Backend`] when the server did not confirm the renewal. The lock is held until
-    ///   its lease ends.
+    /// - [`LockError::Backend`], or [`LockError::NoQuorum`] at a quorum, when the renewal was not confirmed. The
+    ///   lock is held until its lease ends.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
     ///
@@ -190,8 +191,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// - [`LockError::Lost`] when the lock was lost before the release.
-    /// - [`LockError::Backend`] when the server did not confirm the release. The release continues
-    ///   in the background.
+    /// - [`LockError::Backend`], or [`LockError::NoQuorum`] at a quorum, when the release was not confirmed. It
+    ///   continues in the background.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime. The release continues in the
     ///   background.
     /// - [`LockError::Forked`] in a forked child. The lock is not released, because it belongs to

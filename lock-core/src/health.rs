@@ -54,6 +54,7 @@ impl LockManager {
     ///
     /// # Errors
     /// - [`LockError::Backend`] when the server does not grant the lock, with the reason.
+    /// - [`LockError::NoQuorum`] when too few servers of a quorum grant it.
     /// - [`LockError::ShuttingDown`] after [`shutdown`](Self::shutdown).
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
@@ -64,7 +65,8 @@ impl LockManager {
         probe::ping(self.inner()).await
     }
 
-    /// Returns what the manager knows about itself, without IO. It may be called from anywhere.
+    /// Returns what the manager knows about itself, without IO. It needs no runtime. Don't call it in a forked
+    /// child.
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = self.inner();

@@ -30,7 +30,9 @@ pub struct LockInfo {
     pub key: Arc<str>,
     /// Whether the lock is held, and by which holder.
     pub state: LockStatus,
-    /// The holders, those whose leases end first: at most 100. An exclusive lock has one. A permit that a
+    /// The holders, those whose leases end first: at most 100, and at most those of the first 512 permits. Where more
+    /// permits are taken, the last holder here may have taken more than its `kind` says. An exclusive lock has one. A
+    /// permit that a
     /// [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
     /// [`LockPage`](crate::LockPage), the list is empty.
     ///
@@ -166,7 +168,8 @@ pub struct HolderInfo {
     pub tag: Option<Arc<str>>,
     /// The fencing token. `None` outside of the native [dialect](crate::Dialect): the value does not have it.
     pub token: Option<FencingToken>,
-    /// How long the lock has been held. `None` where the value does not say it: in other dialects.
+    /// How long the lock has been held; for a lock that several hold, since the first of them got it. `None` in other
+    /// dialects, and for the readers and holders of permits in [`LockInfo::holders`].
     pub held_for: Option<Duration>,
     /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
     /// memory for a lock that lasts as long as its guard.
@@ -176,7 +179,8 @@ pub struct HolderInfo {
     pub kind: Kind,
     /// Whether a guard of the manager that inspected the lock holds it.
     pub is_this_manager: bool,
-    /// Whether another library wrote the lock. [`Admin::force_release`](crate::Admin::force_release)
+    /// Whether the value has no owner of this library: another library wrote it, or it is a lock in the dialect
+    /// [`DeadlineGetset`](crate::Dialect::DeadlineGetset). [`Admin::force_release`](crate::Admin::force_release)
     /// refuses such a lock, unless the caller allows it.
     pub is_foreign: bool,
 }

@@ -97,7 +97,7 @@ impl LockRequest {
     ///
     /// The callers with the same name elect one of them. When the leader dies, its lease ends, and the next
     /// caller in the queue is the leader. When the lock is lost, the library drops the body at its next await,
-    /// and only then waits for the next term. So one process never has two bodies.
+    /// and only then waits for the next term. So one call of `lead` never has two bodies.
     ///
     /// The [fencing token](LockWatch::fencing_token) of the [`Term`] grows with each term of an exclusive lock. With
     /// [permits](Self::permits), several callers lead at one time, and they share a token. A leader that was paused
@@ -172,8 +172,10 @@ impl LockRequest {
     /// - [`LockError::InvalidKind`] for a [read](Self::read) lock, which all callers would have at once.
     /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term. A body that has
     ///   ended before keeps its result.
-    /// - The errors of [`acquire`](Self::acquire) after which a later call cannot succeed, such as an invalid
-    ///   name. After all other errors the call goes on, with pauses of 50 ms to 5 s.
+    /// - Each error of [`acquire`](Self::acquire) that is neither [retryable](LockError::is_retryable) nor a busy or
+    ///   lost lock, such as an invalid name. So the call also ends when the server refuses the login or a right, when
+    ///   a provider of credentials fails, and when the key holds something else. If that may pass, call `lead` again.
+    ///   After all other errors the call goes on, with pauses of 50 ms to 5 s.
     ///
     /// # Panics
     /// As [`acquire`](Self::acquire). When the body panics, the lock is released.

@@ -112,7 +112,8 @@ impl LockSet {
         self.guards.iter().any(LockGuard::is_lost)
     }
 
-    /// Returns why the set was lost: the reason of its first lost lock. Returns `None` while all are held.
+    /// Returns why the set was lost: the reason of the lost lock whose key comes first. Returns `None` while all are
+    /// held.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager, LossReason, Renew};

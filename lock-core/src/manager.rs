@@ -325,11 +325,11 @@ impl LockManagerBuilder {
 
     /// Sets the longest interval between polls of a waiter that gets no notification.
     ///
-    /// These waiters are the first native waiter behind another client's lock, and all waiters in
-    /// other dialects; in [`Redisson`](crate::Dialect::Redisson) only those without a subscription. In other dialects the interval begins at an eighth of this value, and
-    /// doubles up to it. Jitter shortens each interval by up to a quarter. With a shorter interval,
-    /// waiters get the lock more often when other clients poll often. At least 1 ms. Defaults to 50
-    /// ms.
+    /// These waiters are the first native waiter behind another client's lock, all waiters at a quorum, and all
+    /// waiters in other dialects; in [`Redisson`](crate::Dialect::Redisson) only those without a subscription. At a
+    /// quorum and in other dialects the interval begins at an eighth of this value, and doubles up to it. Jitter
+    /// shortens each interval by up to a quarter. With a shorter interval, waiters get the lock more often when other
+    /// clients poll often. At least 1 ms. Defaults to 50 ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
         self.config.retry_interval = longest;
         self
@@ -365,7 +365,7 @@ impl LockManagerBuilder {
     /// `unix:///path?db=1`, or `memory://`. The guide has the URLs of
     /// [several servers](crate::guide::topologies#urls).
     ///
-    /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password.
+    /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password, and `:` in the user.
     ///
     /// # Errors
     /// - [`LockError::Backend`] when the URL is invalid or needs a feature that is not enabled, or when the
@@ -379,8 +379,9 @@ impl LockManagerBuilder {
     /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
     /// - [`LockError::InvalidDialect`] when the default ttl, `confirm`, or the servers of the URL do not fit the
     ///   dialect.
-    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, when the label is empty, or when
-    ///   the command timeout or the retry interval is too short.
+    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, when the label is empty or begins
+    ///   with `revoked by `, when the command timeout or the retry interval is too short, when `confirm` asks for
+    ///   nothing, doesn't fit the command timeout or is set for a quorum, or when the builder also has an `endpoint`.
     /// - [`LockError::InvalidOverride`] when an override has an invalid time.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///

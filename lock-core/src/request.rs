@@ -108,7 +108,7 @@ impl LockRequest {
     }
 
     /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for the lock. Zero means
-    /// one attempt. In the native dialect waiters get the lock in the order of their arrival.
+    /// one attempt. In the native dialect waiters get the lock in the order of their arrival, except at a quorum.
     /// Defaults to the manager's [`default_wait`](crate::LockManagerBuilder::default_wait), which is
     /// 5 s.
     pub fn wait(mut self, wait: Duration) -> Self {

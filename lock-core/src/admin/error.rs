@@ -9,7 +9,10 @@ use lock_protocol::error_line::write_line;
 use lock_protocol::key::LockKey;
 use lock_protocol::wire::escaped;
 
-/// Why [`Admin::force_release`](crate::Admin::force_release) changed nothing.
+/// Why [`Admin::force_release`](crate::Admin::force_release) failed.
+///
+/// With [`Lock`](Self::Lock) and a [`Backend`](LockError::Backend) or [`NoQuorum`](LockError::NoQuorum) error, the lock
+/// may be released all the same: inspect it. All other errors mean that nothing changed.
 ///
 /// `{:?}` writes one line, as that of [`LockError`] does.
 #[derive(Clone, thiserror::Error)]
@@ -30,7 +33,8 @@ pub enum AdminError {
         /// Redisson's locks are, or a text.
         found: Option<Arc<str>>,
     },
-    /// The key holds the value of another library, which cannot be revoked.
+    /// The key holds the value of another library, or a lock in the dialect
+    /// [`DeadlineGetset`](crate::Dialect::DeadlineGetset). Neither can be revoked.
     #[error(
         "key `{}` holds {found}, which is no lock of this library, and was not changed; \
          `foreign(true)` removes it at once",

@@ -58,15 +58,16 @@ impl ForceRelease {
         }
     }
 
-    /// Sets who releases the lock. The holder and other operators see at most 40 bytes of the text.
-    /// Defaults to the manager's label.
+    /// Sets who releases the lock, in at most 40 bytes. The holder and other operators see it after a revocation.
+    /// After [`now`](Self::now) only the event [`Revoked`](crate::telemetry::LockEvent::Revoked) has it. Defaults to
+    /// the manager's label.
     pub fn by(mut self, by: impl Into<String>) -> Self {
         self.by = Some(by.into());
         self
     }
 
-    /// Sets why the lock is released. The holder and other operators see it. The text is cut, so that
-    /// it has 96 bytes together with `by`. Defaults to no reason.
+    /// Sets why the lock is released. It is seen where [`by`](Self::by) is. The whole text, `revoked by <by>:
+    /// <reason>`, is cut to 96 bytes, so at least 43 of them are for the reason. Defaults to no reason.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());
         self
@@ -74,7 +75,8 @@ impl ForceRelease {
 
     /// Releases the lock only if it has this token. So the next holder keeps its lock, if the lock
     /// changed hands since the caller learned the token. Locks in [dialects](crate::Dialect) without
-    /// tokens never have it: use [`expect_unchanged`](Self::expect_unchanged). Defaults to any token.
+    /// tokens never have it: use [`expect_unchanged`](Self::expect_unchanged). Readers and holders of permits share one
+    /// token, so others may hold the lock with it by now. Defaults to any token.
     pub fn expect_token(mut self, token: FencingToken) -> Self {
         self.token = Some(token);
         self
@@ -82,7 +84,9 @@ impl ForceRelease {
 
     /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same
     /// holder, the same revocation, or the same value of another library. Renewals do not change a lock.
-    /// This works in each dialect. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
+    /// Readers and holders of permits are compared as a group: its members may have changed.
+    /// This works in each dialect, except for a hash that is no lock in the dialect
+    /// [`Redisson`](crate::Dialect::Redisson). In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
     /// changes the value, so such a lock counts as changed.
     ///
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
@@ -102,8 +106,9 @@ impl ForceRelease {
 
     /// Frees the key at once and grants the next waiter, instead of waiting for the end of the lease.
     ///
-    /// The old holder works on until its next renewal, at most a third of its ttl later. Until then
-    /// two holders may work at the same time. Only a resource that checks the
+    /// The old holder works on until its next renewal: by default at most a third of its ttl later, and with
+    /// [`Renew::Every`](crate::Renew::Every) at most half. Until then two holders may work at the same time. Only a
+    /// resource that checks the
     /// [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which keeps
     /// exclusion.
     pub fn now(mut self) -> Self {
@@ -271,7 +276,8 @@ impl fmt::Debug for ForceRelease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The holder that lost the lock. `None` when no holder had it: it was free, or blocked.
+    /// The holder that lost the lock. `None` when no holder had it (it was free, kept or blocked), and when a value
+    /// that is no lock was removed.
     pub previous: Option<HolderInfo>,
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
     pub free_at: Duration,

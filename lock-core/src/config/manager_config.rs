@@ -11,8 +11,8 @@ use lock_protocol::wire::tidy_label;
 
 /// The configuration of a [`LockManager`](crate::LockManager). `None` leaves a setting as it is.
 ///
-/// With the feature `serde`, each format of serde gives a configuration. Durations are text, in the
-/// grammar of the attribute: `"1m30s"`, `"500ms"`. An unknown field is an error, which names the
+/// With the feature `serde`, each self-describing format, such as TOML, YAML or JSON, gives a configuration. Durations
+/// are text, in the grammar of the attribute: `"1m30s"`, `"500ms"`. An unknown field is an error, which names the
 /// nearest known one.
 ///
 /// [`LockManagerBuilder::config`](crate::LockManagerBuilder::config) takes a configuration. The

@@ -10,7 +10,8 @@ use lock_protocol::ttl::{MIN_TTL, Ttl};
 /// code, so that operators change them without a build.
 ///
 /// A time of an override comes first, then the time of the attribute or of the request, and then the
-/// default of the manager. [`LockManagerBuilder::overrides`](crate::LockManagerBuilder::overrides),
+/// default of the manager. A set of locks waits for the shortest wait of its names, after overrides.
+/// [`LockManagerBuilder::overrides`](crate::LockManagerBuilder::overrides),
 /// [`LockManager::set_overrides`](crate::LockManager::set_overrides) and a
 /// [`ManagerConfig`](crate::ManagerConfig) take overrides. A template is written as in the code:
 /// [`LockName::template`](crate::LockName::template) returns it.

@@ -17,7 +17,8 @@ use lock_protocol::redirect::Redirect;
 #[non_exhaustive]
 pub enum BackendErrorKind {
     /// The URL is malformed, or needs a feature of the crate that is not enabled: `redis`, `tls`,
-    /// `sentinel`, `cluster` or `quorum`. Or the server does not have the database whose number the URL names.
+    /// `sentinel`, `cluster` or `quorum`. Or the server does not have the database whose number the URL names. Or a
+    /// setting of the builder doesn't fit the URL: two logins, or certificates without TLS.
     InvalidUrl,
     /// TLS failed: a certificate is invalid, unknown or missing, a file cannot be read, or the settings
     /// do not fit each other.
@@ -50,7 +51,7 @@ pub enum BackendErrorKind {
     /// The slot of the lock moves to another node, and did not arrive in time (TRYAGAIN). Holders keep
     /// their locks meanwhile.
     SlotMoving,
-    /// The user or the password is missing or wrong (NOAUTH, WRONGPASS).
+    /// The user or the password is missing or wrong (NOAUTH, WRONGPASS), or the provider of credentials failed.
     Authentication,
     /// The user has no right to run the command, or to use this key or channel (NOPERM).
     Permission,

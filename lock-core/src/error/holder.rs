@@ -157,7 +157,8 @@ impl Holder {
     }
 
     /// Returns how long the holder has held the lock at the moment of the error, by the server's clock, if it is still
-    /// the holder that this client last saw. Returns `None` for the lock of another library.
+    /// the holder that this client last saw. For a lock that several hold, the time counts from the first of them.
+    /// Returns `None` for a lock in another dialect, or of another library.
     #[must_use]
     pub fn held_for(&self) -> Option<Duration> {
         self.held_for

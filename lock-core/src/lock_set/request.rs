@@ -70,8 +70,8 @@ impl LockSetRequest {
     }
 
     /// Sets how long [`acquire`](Self::acquire) and [`run`](Self::run) wait for all locks together. Zero
-    /// means one attempt. Defaults to the manager's
-    /// [`default_wait`](crate::LockManagerBuilder::default_wait), which is 5 s.
+    /// means one attempt. Where overrides change the wait of some names, the shortest wait counts. Defaults to the
+    /// manager's [`default_wait`](crate::LockManagerBuilder::default_wait), which is 5 s.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -304,7 +304,8 @@ impl LockSetRequest {
     /// - The errors of [`LockRequest::acquire`] for the first lock that the call does not get. Then it has
     ///   none of them: it releases the others in the background.
     ///
-    /// When a name or an option is invalid, nothing is sent. The call returns within the wait plus 250 ms.
+    /// When a name or an option is invalid, nothing is sent. The call returns within the time that
+    /// [`LockRequest::acquire`] states.
     ///
     /// # Panics
     /// As [`LockRequest::acquire`].
@@ -339,6 +340,9 @@ impl LockSetRequest {
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
     ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire).
+    ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(self) -> Result<Option<LockSet>, LockError> {
@@ -371,6 +375,9 @@ impl LockSetRequest {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when one of the locks is lost while
     /// the body runs. In that case the library drops the body at its next await, and releases the others.
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire). When the body panics, the locks are released.
     ///
     /// # Cancel safety
     /// Dropping the future drops the body and releases the locks in the background.

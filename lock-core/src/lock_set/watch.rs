@@ -79,6 +79,9 @@ impl LockSetWatch {
     /// # }
     /// ```
     ///
+    /// # Panics
+    /// As [`LockGuard::lost`](crate::LockGuard::lost).
+    ///
     /// # Cancel safety
     /// Dropping the future has no effect on the locks. A later future reports the same loss.
     pub fn lost(&self) -> LockSetLost {

@@ -250,6 +250,7 @@ mod redis {
         /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
         ///   twice, and for a URL that is no single server's.
         /// - [`LockError::NoQuorum`] when fewer than a majority reply within the command timeout.
+        /// - [`LockError::InvalidSetting`] when the builder has a URL or an endpoint.
         /// - The errors of [`connect`](Self::connect).
         ///
         /// # Panics

@@ -4,8 +4,9 @@ use crate::error::{BackendErrorKind, LockError};
 
 /// Returns the `error.type` of an error: a short word from a fixed list, for labels of metrics and spans.
 ///
-/// The word never has a value of the request in it. A failure of the server gives the word of its
-/// [`BackendErrorKind`], such as `unreachable` or `timed_out`.
+/// The word is the name of the variant in snake case, such as `contended` or `foreign_key`. A failure of the server
+/// gives the name of its [`BackendErrorKind`], such as `unreachable` or `timed_out`. No word has a value of the request
+/// in it.
 #[must_use]
 pub fn error_type(error: &LockError) -> &'static str {
     match error {

@@ -277,7 +277,8 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
-    /// An environment variable begins as those of this library, and is none of them.
+    /// An environment variable begins as those of this library, and is none of them. It comes before there is a
+    /// manager, so only `tracing` gets it, and no observer.
     #[non_exhaustive]
     UnknownVariable {
         /// Its name.
@@ -299,16 +300,16 @@ pub enum LockEvent<'a> {
         /// The lock.
         lock: LockId<'a>,
     },
-    /// An operator released a lock by force.
+    /// This process released a lock by force.
     #[non_exhaustive]
     Revoked {
         /// The lock.
         lock: LockId<'a>,
-        /// The label of the manager that did it.
+        /// Who did it: the text of [`ForceRelease::by`](crate::ForceRelease::by), or else the label of the manager.
         by: &'a str,
         /// The reason that the operator gave.
         reason: Option<&'a str>,
-        /// `revoke`, or `now` when the next waiter got the lock at once.
+        /// `revoke`, or `now` when the request freed the key at once.
         mode: &'static str,
         /// The label of the holder.
         previous_label: Option<&'a str>,
@@ -323,8 +324,8 @@ pub enum LockEvent<'a> {
         /// The nearest template that a call has used.
         nearest: Option<&'a str>,
     },
-    /// Foreign code panicked: a tracing subscriber, a metrics recorder, an observer, or a waker. The
-    /// library caught the panic.
+    /// Code that the library called or ran in the background panicked, and the library caught the panic.
+    /// [`PanicSource`] has the sources.
     #[non_exhaustive]
     PanicCaught {
         /// The code that panicked.

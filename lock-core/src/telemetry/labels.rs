@@ -160,7 +160,8 @@ labels! {
     AcquireEnd {
         /// The caller got the lock.
         Acquired = "acquired",
-        /// Another holder had the lock, and the call did not wait.
+        /// Another holder had the lock and the call did not wait, or this task holds the lock
+        /// ([`WouldDeadlock`](crate::LockError::WouldDeadlock)).
         Contended = "contended",
         /// Another holder had the lock for the whole wait.
         TimedOut = "timeout",

@@ -15,8 +15,8 @@ use lock_protocol::kind::Kind;
 /// | Option of `#[lock(..)]` | Value | Default |
 /// |---|---|---|
 /// | `name` | a template of the fields, such as `"order:{order_id}"` or `"order:{0}"`; or an expression of `self` | required |
-/// | `ttl` | `"30s"`, or a constant | the manager's `default_ttl`, 30 s |
-/// | `wait` | `"5s"`, or a constant | the manager's `default_wait`, 5 s |
+/// | `ttl` | `"30s"`, a constant, or `dynamic(expression)` of `self` | the manager's `default_ttl`, 30 s |
+/// | `wait` | `"5s"`, a constant, or `dynamic(expression)` of `self` | the manager's `default_wait`, 5 s |
 /// | `mode` | `exclusive`, or `read_write`, which is taken with `read` or `write` | `exclusive` |
 /// | `permits` | how many hold the lock together, which is taken with `permit` | none: one holder |
 /// | `weight` | how many of the permits one holder takes | 1 |

@@ -109,6 +109,9 @@ impl<L: Lock, M: HeldMode> HeldRequest<L, M> {
     /// # Errors
     /// As [`LockRequest::try_acquire`].
     ///
+    /// # Panics
+    /// As [`LockRequest::acquire`].
+    ///
     /// # Cancel safety
     /// As [`LockRequest::acquire`].
     pub async fn try_acquire(self) -> Result<Option<Held<L, M>>, LockError> {
@@ -146,6 +149,9 @@ impl<L: Lock, M: HeldMode> HeldRequest<L, M> {
     /// ```
     ///
     /// # Errors
+    /// As [`LockRequest::run`].
+    ///
+    /// # Panics
     /// As [`LockRequest::run`].
     ///
     /// # Cancel safety

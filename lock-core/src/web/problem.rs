@@ -97,15 +97,15 @@ impl Problem {
     }
 
     /// Sets the time after which the client should call again. The response rounds it up to whole
-    /// seconds. Defaults to an estimate from the holder's age and lease for a held lock, and to none
-    /// where the same call would fail again.
+    /// seconds. Defaults to an estimate from the holder's age and lease for a busy lock, to 1 s at a shutdown, to 2 s
+    /// when the lock server isn't available, and else to none.
     pub fn retry_after(mut self, time: impl Into<Option<Duration>>) -> Self {
         self.retry_after = time.into();
         self
     }
 
-    /// Adds a member to the body, or replaces an added member of the same name. A name of a field of
-    /// this struct has no effect. Defaults to no members.
+    /// Adds a member to the body, or replaces an added member of the same name. The names `type`, `title`, `status`,
+    /// `detail` and `retry_after` have no effect. Defaults to no members.
     pub fn extension(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         let name = name.into();
         self.extensions.retain(|(known, _)| *known != name);

@@ -82,6 +82,9 @@ run_tests() {
   cargo test --no-fail-fast "${selected[@]}"
 }
 
+# The programs that test deployments of several servers.
+deployments='cluster confirm deployments quorum restricted sentinel tls'
+
 # Runs the programs that one selection of targets names, and prints their closing lines, or everything when a test failed:
 # run_part TARGETS ARGUMENT...
 run_part() {
@@ -94,8 +97,6 @@ run_part() {
       runner='case $0 in */lock_protocol-*) exec nice -n 10 "$0" "$@" ;; *) exec "$0" "$@" ;; esac'
       set -- cargo --config "target.'cfg(unix)'.runner = ['bash', '-c', '''$runner''']" test --no-fail-fast "$@" ;;
     *' ui') set -- nice -n 10 cargo test --no-fail-fast "$@" ;;
-    *' cluster' | *' sentinel' | *' quorum' | *' confirm' | *' tls' | *' deployments' | *' restricted')
-      set -- env RUST_TEST_THREADS=4 cargo test --no-fail-fast "$@" ;;
     *) set -- cargo test --no-fail-fast "$@" ;;
   esac
   log=$(mktemp)
@@ -113,23 +114,21 @@ run_part() {
 
 # Runs all tests that the arguments for `cargo test` select, three programs at a time, and then the examples in the
 # documentation: run_all_tests ARGUMENT...
+# Leaves out the deployments of several servers, which ./scripts/topologies tests.
 run_all_tests() {
-  local selected log status=0 deployments='--test (cluster|sentinel|quorum|confirm|tls|deployments|restricted)$'
+  local selected log status=0
   prepare_tests
   select_tests "$@"
   log=$(mktemp)
   cargo test --no-run "${selected[@]}" 2>&1 | tee "$log"
   export LOCK_TEST_SELECTED="${selected[*]}"
   export -f run_part
-  # The longest ones first. The tests of deployments, which have six processes each, run alone.
+  # The longest ones first.
   { printf '%s\n' '--lib --bins' '--test ui' '--test processes' '--test redis'
     sed -n '/unittests/d;s/^ *Executable .*\/\(.*\)-[0-9a-f]*)$/--test \1/p' "$log"; } |
-    awk '!seen[$0]++' >"$log.parts"
-  grep -vE -e "$deployments" "$log.parts" |
+    awk '!seen[$0]++' | grep -vE -e "^--test (${deployments// /|})$" |
     xargs -P 3 -I TARGETS bash -c 'run_part "$@"' run_part TARGETS "${selected[@]}" || status=1
-  { grep -E -e "$deployments" "$log.parts" || true; } |
-    xargs -P 1 -I TARGETS bash -c 'run_part "$@"' run_part TARGETS "${selected[@]}" || status=1
-  rm -f "$log" "$log.parts"
+  rm -f "$log"
   cargo test --no-fail-fast --doc "${selected[@]}" || status=1
   return "$status"
 }

@@ -30,10 +30,9 @@ pub struct LockInfo {
     pub key: Arc<str>,
     /// Whether the lock is held, and by which holder.
     pub state: LockStatus,
-    /// The holders, those whose leases end first: at most 100, and at most those of the first 512 permits. Where more
-    /// permits are taken, the last holder here may have taken more than its `kind` says. An exclusive lock has one. A
-    /// permit that a
-    /// [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
+    /// Up to 100 holders, beginning with those whose leases end first. Only the first 512 permits are read, so if more
+    /// are taken, the last holder listed may have more permits than its `kind` says. An exclusive lock has one holder.
+    /// A permit that a [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
     /// [`LockPage`](crate::LockPage), the list is empty.
     ///
     /// ```

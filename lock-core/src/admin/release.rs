@@ -85,8 +85,8 @@ impl ForceRelease {
     /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same
     /// holder, the same revocation, or the same value of another library. Renewals do not change a lock.
     /// Readers and holders of permits are compared as a group: its members may have changed.
-    /// This works in each dialect, except for a hash that is no lock in the dialect
-    /// [`Redisson`](crate::Dialect::Redisson). In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
+    /// This works in each dialect, except that [`Redisson`](crate::Dialect::Redisson) compares only the hashes that are
+    /// its own locks. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
     /// changes the value, so such a lock counts as changed.
     ///
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
@@ -106,8 +106,8 @@ impl ForceRelease {
 
     /// Frees the key at once and grants the next waiter, instead of waiting for the end of the lease.
     ///
-    /// The old holder works on until its next renewal: by default at most a third of its ttl later, and with
-    /// [`Renew::Every`](crate::Renew::Every) at most half. Until then two holders may work at the same time. Only a
+    /// The old holder keeps working until its next renewal, which is at most a third of its ttl away by default, and at
+    /// most half with [`Renew::Every`](crate::Renew::Every). Until then, two holders may work at the same time. Only a
     /// resource that checks the
     /// [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which keeps
     /// exclusion.
@@ -276,8 +276,8 @@ impl fmt::Debug for ForceRelease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The holder that lost the lock. `None` when no holder had it (it was free, kept or blocked), and when a value
-    /// that is no lock was removed.
+    /// The holder that lost the lock. `None` when the lock was free, kept or blocked, and when the removed value wasn't
+    /// a lock.
     pub previous: Option<HolderInfo>,
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
     pub free_at: Duration,

@@ -219,7 +219,7 @@ mod tests {
     proptest! {
         /// Between two values stands what the attribute accepts: a text with which no value begins.
         #[test]
-        fn name_is_that_of_one_list_of_values(
+        fn name_belongs_to_one_list_of_values(
             values in vec(any_value(), 1..5),
             separators in vec(any_separator(), 5),
         ) {

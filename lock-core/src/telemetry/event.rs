@@ -277,8 +277,8 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
-    /// An environment variable begins as those of this library, and is none of them. It comes before there is a
-    /// manager, so only `tracing` gets it, and no observer.
+    /// An environment variable begins with this library's prefix, but no setting has that name. The event precedes the
+    /// manager, so it reaches `tracing` but no observer.
     #[non_exhaustive]
     UnknownVariable {
         /// Its name.

@@ -57,8 +57,8 @@ pub struct MetricInfo {
     pub name: &'static str,
     /// What it is.
     pub kind: MetricKind,
-    /// All labels, in alphabetical order. `error.type` is there when a command failed, or when an acquire failed for
-    /// another reason than a busy lock. Only candidates of [`lead`](crate::LockRequest::lead) have `role`.
+    /// All labels, in alphabetical order. `error.type` is present only when a command failed, or when an acquire failed
+    /// for a reason other than a busy lock. Only candidates of [`lead`](crate::LockRequest::lead) have `role`.
     pub labels: &'static [&'static str],
     /// What it counts.
     pub description: &'static str,

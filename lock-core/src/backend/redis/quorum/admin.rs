@@ -23,12 +23,13 @@ impl QuorumServer {
     }
 }
 
-/// A token changes once after the grant, when the server learns the one that the majority gave.
+/// How often a release is tried at a server whose value changes in between. The token changes only once after the
+/// grant, when the server learns the majority's token, so a third attempt is already more than a live lock needs.
 const ATTEMPTS: usize = 3;
 
-/// Releases the lock at one server. Compares the owner of what was seen, because each server has written its own time
-/// into the value. The script compares bytes, so this reads them first. A renewal in between may raise the token, which
-/// does not make it another lock.
+/// Releases the lock at one server if its owner is still the one that was seen. The bytes can't be compared with what
+/// was seen, because each server writes its own time into the value. The script compares bytes, however, so this reads
+/// the server's own ones first, and again if a renewal raised the token in between: that doesn't make it another lock.
 async fn force_release_at(
     server: &dyn AdminBackend,
     request: &ForceRequest,
@@ -259,7 +260,6 @@ impl AdminBackend for QuorumBackend {
 mod tests {
     use std::sync::Mutex;
 
-    use lock_protocol::fencing_token::FencingToken;
     use lock_protocol::inspection::FoundText;
     use lock_protocol::key::LockName;
     use lock_protocol::lock_state::ForceMode;
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::backend::admin::ForeignValues;
 
-    /// A server whose key holds these values, one after the other: each command finds the next one.
+    /// A server whose key keeps changing: each command finds the next of these values.
     struct Changing {
         values: Mutex<Vec<KeyContent>>,
     }
@@ -309,7 +309,7 @@ mod tests {
             _: &'a ListRequest,
             _: Duration,
         ) -> Boxed<'a, Result<ListReply, LockError>> {
-            unimplemented!("no test lists")
+            unreachable!("a release doesn't list")
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
             key: LockKey::new("lock:", &LockName::from("a")).unwrap(),
             mode: ForceMode::Revoke,
             label: "revoked by ops".to_owned(),
-            token: None::<FencingToken>,
+            token: None,
             seen: Some(SeenKey::of(&values[0])),
             foreign: ForeignValues::Keep,
             longest: Duration::from_secs(1),

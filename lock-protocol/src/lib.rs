@@ -35,6 +35,8 @@ pub mod quorum;
 pub mod redirect;
 #[warn(missing_docs, reason = "`lock-core` re-exports it")]
 pub mod renew;
+#[cfg(feature = "wire")]
+pub mod resp;
 pub mod revocation;
 pub mod route;
 pub mod ttl;

@@ -24,7 +24,6 @@ mod channels;
 mod client;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod command;
 mod confirmer;
 mod connect;
 mod connection;

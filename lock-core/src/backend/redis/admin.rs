@@ -22,6 +22,7 @@ mod redisson;
 pub(crate) mod reply;
 
 use self::redisson::is_redisson;
+use lock_protocol::resp::OPERATOR_REPLY;
 
 /// Asks the script for the digest of a foreign value.
 const ASK_DIGEST: &str = "?";
@@ -58,6 +59,7 @@ impl RedisClient {
                 &keys,
                 &args,
                 reply::inspect,
+                OPERATOR_REPLY,
                 left,
             )
             .await?;
@@ -139,7 +141,16 @@ impl RedisClient {
         let read = reply::force_release;
         let key = &request.key;
         let (_, reply) = self
-            .call_script(connection, script, key, &key.all(), &args, read, limit)
+            .call_script(
+                connection,
+                script,
+                key,
+                &key.all(),
+                &args,
+                read,
+                OPERATOR_REPLY,
+                limit,
+            )
             .await?;
         Ok((ReadTime::of_server(reply.server_us), reply.value))
     }

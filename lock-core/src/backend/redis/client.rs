@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use super::access::DeploymentKind;
 use super::channels::Listener;
-use super::command::CommandWriter;
 use super::connection::{Connection, EncodedReply};
 use super::connector::Connector;
 use super::errors::{
@@ -31,6 +30,7 @@ use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockKey;
+use lock_protocol::resp::Command;
 
 use crate::config::ManagerSettings;
 use crate::sync::Mutex;
@@ -252,7 +252,7 @@ impl RedisClient {
         connection: &Connection,
         script: &Script,
         keys: &[&str],
-        write_args: impl Fn(&mut CommandWriter<'_>),
+        write_args: impl Fn(&mut Command<'_>),
         deadline: Deadline,
         now: Moment,
     ) -> Result<Result<EncodedReply, RedisError>, LockError> {
@@ -270,7 +270,7 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script, and reads its reply. An error names `key`.
+    /// Runs a script, and reads its reply of at most `largest` bytes. An error names `key`.
     #[expect(
         clippy::too_many_arguments,
         reason = "each one is a part of the command"
@@ -283,6 +283,7 @@ impl RedisClient {
         keys: &[&str],
         args: &[impl ToRedisArgs],
         read: impl Fn(Value) -> Result<ScriptReply<T>, LockError>,
+        largest: usize,
         limit: Duration,
     ) -> Result<(Moment, ScriptReply<T>), LockError> {
         let sent = Clock::System.now();
@@ -292,10 +293,11 @@ impl RedisClient {
         let deadline = Deadline::after(Clock::System, limit);
         let form = connection.abilities.script_form();
         let by_hash = script.by_hash(form, keys, write_args);
-        let mut reply = connection.call(&by_hash, limit).await?;
+        let mut reply = connection.call_large(&by_hash, largest, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
             let by_text = script.by_text(form, keys, write_args);
-            reply = connection.call(&by_text, deadline.left()).await?;
+            let left = deadline.left();
+            reply = connection.call_large(&by_text, largest, left).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;
         let reply = read(reply)?;

@@ -13,12 +13,12 @@ use super::errors::{io_error, timed_out};
 use super::handshake::Greeting;
 use super::node::Node;
 use super::report::ConnectionReport;
-use super::transport::Transport;
-use super::transport::frames::{self, is_error, text_range};
+use super::transport::{Expected, Transport};
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
 use crate::sync::Mutex;
@@ -128,6 +128,7 @@ impl Connection {
         if !self.broken.swap(true, Ordering::AcqRel) {
             self.report.disconnected(Some(error));
         }
+        self.transport.give_up();
     }
 
     /// Returns whether the server has executed a command over this connection.
@@ -207,8 +208,22 @@ impl Connection {
         command: &Cmd,
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
+        self.call_large(command, LOCK_REPLY, limit).await
+    }
+
+    /// As [`call`](Self::call), for a reply of at most this many bytes.
+    pub(super) async fn call_large(
+        &self,
+        command: &Cmd,
+        largest: usize,
+        limit: Duration,
+    ) -> Result<Result<Value, RedisError>, LockError> {
         let write = |out: &mut Vec<u8>| command.write_packed_command(out);
-        let reply = self.exchange(write, 1, limit).await?;
+        let expected = Expected {
+            replies: 1,
+            largest,
+        };
+        let reply = self.exchange(write, expected, limit).await?;
         let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
         Ok(value)
     }
@@ -217,6 +232,16 @@ impl Connection {
     pub(super) async fn call_all(
         &self,
         pipeline: &Pipeline,
+        limit: Duration,
+    ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
+        self.call_all_large(pipeline, LOCK_REPLY, limit).await
+    }
+
+    /// As [`call_all`](Self::call_all), for replies of at most this many bytes each.
+    pub(super) async fn call_all_large(
+        &self,
+        pipeline: &Pipeline,
+        largest: usize,
         limit: Duration,
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
         let write = |out: &mut Vec<u8>| {
@@ -231,7 +256,11 @@ impl Connection {
                 command.write_packed_command(out);
             }
         };
-        let replies = self.exchange(write, pipeline.len(), limit).await?;
+        let expected = Expected {
+            replies: pipeline.len(),
+            largest,
+        };
+        let replies = self.exchange(write, expected, limit).await?;
         self.values(&replies)
     }
 
@@ -242,7 +271,11 @@ impl Connection {
         write: impl FnMut(&mut Vec<u8>) + Unpin,
         limit: Duration,
     ) -> Result<Result<EncodedReply, RedisError>, LockError> {
-        let reply = self.exchange(write, 1, limit).await?;
+        let expected = Expected {
+            replies: 1,
+            largest: LOCK_REPLY,
+        };
+        let reply = self.exchange(write, expected, limit).await?;
         if is_error(&reply) {
             let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
             return Ok(value.map(|_| EncodedReply(reply)));
@@ -251,12 +284,12 @@ impl Connection {
         Ok(Ok(EncodedReply(reply)))
     }
 
-    /// Sends `count` commands that `write` encodes. Behind the first one, `write` adds `ASKING` where it is
+    /// Sends the commands that `write` encodes. Behind the first one, `write` adds `ASKING` where it is
     /// needed.
     async fn exchange(
         &self,
         mut write: impl FnMut(&mut Vec<u8>) + Unpin,
-        count: usize,
+        expected: Expected,
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
         if self.is_asking {
@@ -264,17 +297,24 @@ impl Connection {
                 out.extend(ASKING);
                 write(out);
             };
-            let replies = tokio::time::timeout(limit, self.transport.call(write, 2 * count)).await;
+            let expected = Expected {
+                replies: 2 * expected.replies,
+                ..expected
+            };
+            let replies = tokio::time::timeout(limit, self.transport.call(write, expected)).await;
             let replies = self.classify(replies, limit)?;
-            return frames::every_second(&replies).map_err(|error| self.unusable(&error));
+            let of_commands = Replies::new(&replies).skip(1).step_by(2);
+            return Ok(of_commands.flat_map(Reply::bytes).copied().collect());
         }
-        let replies = tokio::time::timeout(limit, self.transport.call(write, count)).await;
+        let replies = tokio::time::timeout(limit, self.transport.call(write, expected)).await;
         self.classify(replies, limit)
     }
 
     /// Reads the replies. An error of the server is a reply.
     fn values(&self, replies: &[u8]) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        let values = frames::parse_all(replies).map_err(|error| self.unusable(&error))?;
+        let values = Replies::new(replies).map(|reply| redis::parse_redis_value(reply.bytes()));
+        let values: Result<Vec<_>, _> = values.collect();
+        let values = values.map_err(|error| self.unusable(&error))?;
         let values: Vec<_> = values.into_iter().map(Value::extract_error).collect();
         if values.iter().any(Result::is_ok) {
             self.has_answered.store(true, Ordering::Relaxed);
@@ -341,7 +381,7 @@ pub(super) struct EncodedReply(Vec<u8>);
 impl EncodedReply {
     /// Returns the text of a reply that is one string.
     pub(super) fn text(&self) -> Option<&[u8]> {
-        text_range(&self.0).map(|range| &self.0[range])
+        Replies::new(&self.0).next()?.text()
     }
 }
 
@@ -350,4 +390,9 @@ impl EncodedReply {
 fn login_user(login: &RedisConnectionInfo) -> Option<Arc<str>> {
     login.password()?;
     login.username().map(Into::into)
+}
+
+/// Returns whether the only reply in these bytes is an error of the server.
+fn is_error(reply: &[u8]) -> bool {
+    matches!(reply.first(), Some(b'-' | b'!'))
 }

@@ -1,13 +1,11 @@
 //! Native locks on one primary.
 
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::client::{LastReply, RedisClient, server_error};
-use super::command::CommandWriter;
 use super::connection::Connection;
 use super::reply::{self, ScriptReply, text_of};
 use super::scripts::{ACQUIRE, DROP, RELEASE, RENEW};
@@ -22,6 +20,7 @@ use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::kind::Kind;
 use lock_protocol::lock_state::Purpose;
 use lock_protocol::poll_schedule;
+use lock_protocol::resp::{Arg, Command};
 use lock_protocol::ttl::whole_millis;
 use lock_protocol::wire::Mode;
 
@@ -71,13 +70,13 @@ impl NativeLocks {
         let reply = {
             let keys = sent.key.all();
             let keys = self.declared(&keys, sent.lease_config.kind);
-            let write_args = |command: &mut CommandWriter<'_>| {
+            let write_args = |command: &mut Command<'_>| {
                 command
                     .arg(sent.owner_id)
                     .arg(ttl.as_millis())
                     .arg(connection.floor_us())
                     .arg(not_after.not_after_ms)
-                    .text(&sent.label);
+                    .arg(&*sent.label);
                 let (entry, earlier) = (sent.entry(), sent.earlier());
                 let lead = connection.lead_us();
                 let kind = sent.lease_config.kind;
@@ -87,7 +86,7 @@ impl NativeLocks {
                         command.arg(entry);
                     }
                     None if has_more => {
-                        command.text("");
+                        command.arg("");
                     }
                     None => {}
                 }
@@ -95,7 +94,7 @@ impl NativeLocks {
                     command.arg(lead);
                     match sent.purpose {
                         Purpose::Acquire => command.arg(kind.wire()),
-                        Purpose::Downgrade => command.text(DOWNGRADE),
+                        Purpose::Downgrade => command.arg(DOWNGRADE),
                     };
                 }
                 for entry in earlier {
@@ -165,7 +164,7 @@ impl NativeLocks {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.client.connection_for(release_request, limit).await?;
         let sent = Clock::System.now();
-        let write_args = |command: &mut CommandWriter<'_>| {
+        let write_args = |command: &mut Command<'_>| {
             self.release_args(release_request, &connection, sent, |arg| {
                 command.arg(arg);
             });
@@ -202,7 +201,7 @@ impl NativeLocks {
         let connection = self.client.connection_for(release_request, limit).await?;
         let now = Clock::System.now();
         let min_hold = release_request.min_hold_ms(now);
-        let write_args = |command: &mut CommandWriter<'_>| {
+        let write_args = |command: &mut Command<'_>| {
             command.arg(release_request.owner_id).arg(min_hold);
         };
         let keys = [release_request.key.as_str()];
@@ -227,7 +226,7 @@ impl NativeLocks {
             |request: &&'a ReleaseRequest| self.declared(&request.key.all(), request.kind).to_vec();
         let write_args = |command: &mut Cmd, request: &_, connection: &_, now| {
             self.release_args(request, connection, now, |arg| {
-                command.arg(arg.to_string());
+                command.arg(arg.to_bytes());
             });
         };
         let read = |reply: Value| released(text_of(&reply));
@@ -260,7 +259,7 @@ impl NativeLocks {
         release_request: &ReleaseRequest,
         connection: &Connection,
         now: Moment,
-        mut write: impl FnMut(&dyn Display),
+        mut write: impl FnMut(&dyn Arg),
     ) {
         write(&release_request.owner_id);
         write(&connection.floor_us());

@@ -4,8 +4,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use redis::Cmd;
 
-use super::command::CommandWriter;
 use lock_protocol::dialect::{Dialect, ReleaseMethod, Scheme};
+use lock_protocol::resp::{Command, CommandBuf};
 
 /// The marks of shared parts in a script's source, and the parts, in the order in which they are
 /// inserted: a part contains the marks of later ones.
@@ -155,7 +155,7 @@ impl Script {
         form: ScriptForm,
         out: &mut Vec<u8>,
         keys: &[&str],
-        write_args: impl FnOnce(&mut CommandWriter<'_>),
+        write_args: impl FnOnce(&mut Command<'_>),
     ) {
         write_command(out, "EVALSHA", &self.in_form(form).hash, keys, write_args);
     }
@@ -166,7 +166,7 @@ impl Script {
         form: ScriptForm,
         out: &mut Vec<u8>,
         keys: &[&str],
-        write_args: impl FnOnce(&mut CommandWriter<'_>),
+        write_args: impl FnOnce(&mut Command<'_>),
     ) {
         write_command(out, "EVAL", &self.in_form(form).source, keys, write_args);
     }
@@ -185,15 +185,15 @@ fn write_command(
     verb: &str,
     script: &str,
     keys: &[&str],
-    write_args: impl FnOnce(&mut CommandWriter<'_>),
+    write_args: impl FnOnce(&mut Command<'_>),
 ) {
-    let mut command = CommandWriter::new(out, verb);
-    command.text(script).arg(keys.len());
+    let mut buffer = CommandBuf::new(out);
+    let mut command = buffer.command(verb);
+    command.arg(script).arg(keys.len());
     for key in keys {
-        command.text(key);
+        command.arg(*key);
     }
     write_args(&mut command);
-    command.finish();
 }
 
 /// A script that notifies waiters, for a single server and for a cluster.

@@ -20,7 +20,6 @@ use crate::sync::{Mutex, Process, assert_no_mutex_held};
 use crate::telemetry::Reporter;
 
 mod driver;
-pub(super) mod frames;
 
 use driver::Driver;
 
@@ -53,6 +52,8 @@ struct State {
     free: Vec<usize>,
     /// Wakes the driver.
     driver: Option<Waker>,
+    /// Nobody sends commands any more. The connection ends with the last caller that waits.
+    is_given_up: bool,
     end: End,
 }
 
@@ -65,11 +66,21 @@ enum End {
     Failed(io::ErrorKind, String),
 }
 
+/// The replies to some commands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) replies: usize,
+    /// The most bytes of a reply. A longer one ends the connection.
+    pub(super) largest: usize,
+}
+
 /// The place of one caller.
 struct Slot {
     replies: Vec<u8>,
     /// The number of replies that are still to come.
     missing: usize,
+    /// The most bytes of a reply.
+    largest: usize,
     /// The caller has stopped waiting.
     is_abandoned: bool,
     waker: Option<Waker>,
@@ -90,7 +101,7 @@ impl Transport {
         Self { shared }
     }
 
-    /// Sends the commands that `write` appends to the buffer, and waits for `count` replies to them.
+    /// Sends the commands that `write` appends to the buffer, and waits for the replies to them.
     /// Returns the bytes of the replies. Without commands there is no reply, and nothing is sent.
     ///
     /// # Cancel safety
@@ -99,12 +110,23 @@ impl Transport {
     pub(super) fn call<W: FnMut(&mut Vec<u8>) + Unpin>(
         &self,
         write: W,
-        count: usize,
+        expected: Expected,
     ) -> Exchange<'_, W> {
         Exchange {
             shared: &self.shared,
-            state: ExchangeState::Unsent { write, count },
+            state: ExchangeState::Unsent { write, expected },
         }
+    }
+
+    /// Ends the connection as soon as no caller waits for a reply. Nobody may send commands after that: whatever the
+    /// server still sends is not read.
+    pub(super) fn give_up(&self) {
+        let driver = {
+            let mut state = self.shared.state.lock();
+            state.is_given_up = true;
+            state.end_if_finished()
+        };
+        self.shared.wake(driver);
     }
 }
 
@@ -152,6 +174,7 @@ impl State {
             slots: Vec::new(),
             free: Vec::new(),
             driver: None,
+            is_given_up: false,
             end: End::Open,
         }
     }
@@ -165,10 +188,11 @@ impl State {
     }
 
     /// Adds a caller. Its command has to be in the buffer.
-    fn enter(&mut self, count: usize, waker: Waker) -> usize {
+    fn enter(&mut self, expected: Expected, waker: Waker) -> usize {
         let slot = Slot {
             replies: Vec::new(),
-            missing: count,
+            missing: expected.replies,
+            largest: expected.largest,
             is_abandoned: false,
             waker: Some(waker),
         };
@@ -183,27 +207,44 @@ impl State {
         at
     }
 
-    /// Gives a reply to the first caller that waits. Returns its waker when its replies are complete;
-    /// an error if no caller waits.
-    fn deliver(&mut self, reply: &[u8]) -> io::Result<Option<Waker>> {
-        let Some(at) = self.awaited.front().copied() else {
-            let text = "the server sent a reply without a command";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-        };
+    /// Returns the most bytes of the next reply, if a caller waits for one.
+    fn largest_reply(&self) -> Option<usize> {
+        self.awaited.front().map(|at| self.slots[*at].largest)
+    }
+
+    /// Gives a reply to the first caller that waits. Returns its waker when its replies are complete.
+    fn deliver(&mut self, reply: &[u8]) -> Option<Waker> {
+        let at = *self.awaited.front()?;
         let slot = &mut self.slots[at];
         slot.missing -= 1;
         if !slot.is_abandoned {
             slot.replies.extend_from_slice(reply);
         }
         if slot.missing > 0 {
-            return Ok(None);
+            return None;
         }
         let waker = slot.waker.take();
         self.awaited.pop_front();
         if slot.is_abandoned {
             self.free.push(at);
         }
-        Ok(waker)
+        waker
+    }
+
+    /// Returns whether the connection was given up, and nobody waits for a reply.
+    fn is_finished(&self) -> bool {
+        self.is_given_up && self.awaited.iter().all(|at| self.slots[*at].is_abandoned)
+    }
+
+    /// Makes the driver end a connection that is finished. Returns its waker.
+    fn end_if_finished(&mut self) -> Option<Waker> {
+        if !self.is_finished() {
+            return None;
+        }
+        if matches!(self.end, End::Open) {
+            self.end = End::Closing;
+        }
+        self.driver.take()
     }
 
     /// Ends the connection. Returns the wakers of all callers that wait. The first error counts.
@@ -275,7 +316,7 @@ pub(super) struct Exchange<'a, W> {
 }
 
 enum ExchangeState<W> {
-    Unsent { write: W, count: usize },
+    Unsent { write: W, expected: Expected },
     Sent { slot: usize },
     Done,
 }
@@ -287,13 +328,13 @@ impl<W: FnMut(&mut Vec<u8>) + Unpin> Future for Exchange<'_, W> {
         let this = self.get_mut();
         match &mut this.state {
             // No reply would end the wait.
-            ExchangeState::Unsent { count: 0, .. } => {
+            ExchangeState::Unsent { expected, .. } if expected.replies == 0 => {
                 this.state = ExchangeState::Done;
                 Poll::Ready(Ok(Vec::new()))
             }
-            ExchangeState::Unsent { write, count } => {
+            ExchangeState::Unsent { write, expected } => {
                 let waker = cx.waker().clone();
-                match this.shared.begin(write, *count, waker) {
+                match this.shared.begin(write, *expected, waker) {
                     Ok(slot) => {
                         this.state = ExchangeState::Sent { slot };
                         Poll::Pending
@@ -323,7 +364,7 @@ impl Shared {
     fn begin(
         &self,
         write: &mut impl FnMut(&mut Vec<u8>),
-        count: usize,
+        expected: Expected,
         waker: Waker,
     ) -> io::Result<usize> {
         let (slot, direct, driver) = {
@@ -335,7 +376,7 @@ impl Shared {
             }
             let is_idle = state.awaited.is_empty() && !state.is_sending && state.out.is_empty();
             write(&mut state.out);
-            let slot = state.enter(count, waker);
+            let slot = state.enter(expected, waker);
             if is_idle {
                 state.is_sending = true;
                 (slot, Some(std::mem::take(&mut state.out)), None)
@@ -382,9 +423,11 @@ impl Shared {
             } else {
                 place.is_abandoned = true;
             }
-            (waker, replies)
+            (waker, replies, state.end_if_finished())
         };
-        drop(dropped);
+        let (waker, replies, driver) = dropped;
+        drop((waker, replies));
+        self.wake(driver);
     }
 }
 

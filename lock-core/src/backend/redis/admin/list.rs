@@ -18,6 +18,7 @@ use lock_protocol::inspection::{
     FoundText, InspectReply, KeyContent, ListCursor, ReadTime, SeenMembers,
 };
 use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::resp::OPERATOR_REPLY;
 use lock_protocol::wire::SHARED;
 
 /// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a
@@ -95,7 +96,9 @@ impl RedisClient {
             _ => "string",
         };
         scan.arg("TYPE").arg(kind);
-        let reply = connection.call(&scan, deadline.left()).await?;
+        let reply = connection
+            .call_large(&scan, OPERATOR_REPLY, deadline.left())
+            .await?;
         let reply = reply.map_err(|error| refused(&error))?;
         let (cursor, keys): (u64, Vec<Vec<u8>>) =
             redis::from_redis_value(reply).map_err(|_| unexpected())?;
@@ -137,7 +140,9 @@ impl RedisClient {
             pipeline.cmd("ZCARD").arg(key.queue());
         }
         pipeline.ignore_errors();
-        let replies = connection.call_all(&pipeline, deadline.left()).await?;
+        let replies = connection
+            .call_all_large(&pipeline, OPERATOR_REPLY, deadline.left())
+            .await?;
         let mut replies = replies.into_iter();
         let time = replies.next().ok_or_else(unexpected)?;
         let time = time.map_err(|error| refused(&error))?;
@@ -185,7 +190,9 @@ impl RedisClient {
             pipeline.cmd("ZCARD").arg(lock.key.holders());
         }
         pipeline.ignore_errors();
-        let replies = connection.call_all(&pipeline, deadline.left()).await?;
+        let replies = connection
+            .call_all_large(&pipeline, OPERATOR_REPLY, deadline.left())
+            .await?;
         for (lock, reply) in shared.into_iter().zip(replies) {
             let total = if_right_type(connection, &lock.key, reply)?;
             lock.found.members.total = total.map_or(Ok(0), count)?;

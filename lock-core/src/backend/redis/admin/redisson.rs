@@ -15,6 +15,7 @@ use lock_protocol::inspection::{InspectReply, KeyContent, ReadTime};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::lock_state::{ForceMode, ForceReply};
 use lock_protocol::owner_id::OwnerId;
+use lock_protocol::resp::OPERATOR_REPLY;
 use lock_protocol::wire::PlainOwner;
 
 /// Returns whether the key is that of a lock of Redisson.
@@ -32,7 +33,16 @@ impl RedisClient {
         let (keys, none): ([&str; 1], [&str; 0]) = ([key.as_str()], []);
         let script = &REDISSON_INSPECT;
         let read = reply::inspect_redisson;
-        let called = self.call_script(connection, script, key, &keys, &none, read, limit);
+        let called = self.call_script(
+            connection,
+            script,
+            key,
+            &keys,
+            &none,
+            read,
+            OPERATOR_REPLY,
+            limit,
+        );
         let (_, reply) = called.await?;
         Ok(reply.value)
     }
@@ -55,7 +65,15 @@ impl RedisClient {
         };
         let no_args = |_, _: &mut Cmd| {};
         let script = &REDISSON_INSPECT;
-        let found = self.run_each(connection, script, &calls, no_args, read, limit);
+        let found = self.run_each(
+            connection,
+            script,
+            &calls,
+            no_args,
+            read,
+            OPERATOR_REPLY,
+            limit,
+        );
         let found = found.await;
         let mut locks = Vec::with_capacity(candidates.len());
         for ((name, key), found) in candidates.into_iter().zip(found) {
@@ -98,7 +116,16 @@ impl RedisClient {
         args.extend(publishers.map(|command| command.as_bytes()));
         let script = &REDISSON_FORCE_RELEASE;
         let read = reply::force_redisson;
-        let called = self.call_script(connection, script, key, &keys, &args, read, limit);
+        let called = self.call_script(
+            connection,
+            script,
+            key,
+            &keys,
+            &args,
+            read,
+            OPERATOR_REPLY,
+            limit,
+        );
         let (_, reply) = called.await?;
         Ok((ReadTime::of_server(reply.server_us), reply.value))
     }

@@ -16,6 +16,7 @@ use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::key::LockKey;
 use lock_protocol::loss::LossReason;
+use lock_protocol::resp::LOCK_REPLY;
 
 impl RedisClient {
     /// Runs a script for each lease, all in one pipeline. `args` and `read` get the latest time
@@ -87,12 +88,19 @@ impl RedisClient {
             };
             Ok((outcome, Some(reply.server_us)))
         };
-        self.run_each_then(connection, script, &calls, write_args, read, last, limit)
-            .await
+        self.run_each_then(
+            connection, script, &calls, write_args, read, last, LOCK_REPLY, limit,
+        )
+        .await
     }
 
-    /// Runs a script for each call, all in one pipeline. Returns one result for each, in order.
+    /// Runs a script for each call, all in one pipeline, with replies of at most `largest` bytes each. Returns one
+    /// result for each, in order.
     /// `write_args` and `read` get the index of the call; `read` also gets the time of sending.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each one is a part of the pipeline"
+    )]
     pub(in crate::backend::redis) async fn run_each<T>(
         &self,
         connection: &Connection,
@@ -100,10 +108,13 @@ impl RedisClient {
         calls: &[Call<'_>],
         write_args: impl Fn(usize, &mut Cmd),
         read: impl Fn(usize, Moment, Value) -> Result<(T, Option<u64>), LockError>,
+        largest: usize,
         limit: Duration,
     ) -> Vec<Result<T, LockError>> {
         let (results, _none) = self
-            .run_each_then(connection, script, calls, write_args, read, None, limit)
+            .run_each_then(
+                connection, script, calls, write_args, read, None, largest, limit,
+            )
             .await;
         results
     }
@@ -122,6 +133,7 @@ impl RedisClient {
         write_args: impl Fn(usize, &mut Cmd),
         read: impl Fn(usize, Moment, Value) -> Result<(T, Option<u64>), LockError>,
         last: Option<&Cmd>,
+        largest: usize,
         limit: Duration,
     ) -> (Vec<Result<T, LockError>>, Option<LastReply>) {
         let deadline = Deadline::after(Clock::System, limit);
@@ -130,7 +142,10 @@ impl RedisClient {
         let by_hash = pipeline(0..calls.len(), last, |at| {
             script.by_hash(form, &calls[at].keys, |command| write_args(at, command))
         });
-        let mut replies = match connection.call_all(&by_hash, deadline.left()).await {
+        let mut replies = match connection
+            .call_all_large(&by_hash, largest, deadline.left())
+            .await
+        {
             Ok(replies) => replies,
             Err(error) => return (calls.iter().map(|_| Err(error.clone())).collect(), None),
         };
@@ -150,7 +165,10 @@ impl RedisClient {
             let by_text = pipeline(unknown.iter().copied(), last, |at| {
                 script.by_text(form, &calls[at].keys, |command| write_args(at, command))
             });
-            match connection.call_all(&by_text, deadline.left()).await {
+            match connection
+                .call_all_large(&by_text, largest, deadline.left())
+                .await
+            {
                 Ok(mut again) => {
                     last_reply = last.and_then(|_| again.pop());
                     for (at, reply) in unknown.iter().zip(again) {
@@ -217,8 +235,16 @@ impl RedisClient {
             Ok((outcome.told_by(run_id), server_us))
         };
         let left = deadline.left();
-        self.run_each(&connection, script, &calls, write_args, read, left)
-            .await
+        self.run_each(
+            &connection,
+            script,
+            &calls,
+            write_args,
+            read,
+            LOCK_REPLY,
+            left,
+        )
+        .await
     }
 }
 

@@ -18,6 +18,7 @@ use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::backoff::Jitter;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::redirect::Destination;
+use lock_protocol::resp::OPERATOR_REPLY;
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
@@ -77,7 +78,9 @@ impl ClusterNodes {
         let connection = pool.for_current_runtime(limit).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let reply = connection.call(&command, deadline.left()).await?;
+        let reply = connection
+            .call_large(&command, OPERATOR_REPLY, deadline.left())
+            .await?;
         let reply = reply.map_err(|error| {
             let text = format!(
                 "the node at {} does not tell the slots of the cluster",
@@ -145,7 +148,9 @@ impl ClusterNodes {
         pipeline.cmd("CLUSTER").arg("SLOTS");
         // A node without slots is in this reply only.
         pipeline.cmd("CLUSTER").arg("NODES");
-        let replies = connection.call_all(&pipeline, limit).await?;
+        let replies = connection
+            .call_all_large(&pipeline, OPERATOR_REPLY, limit)
+            .await?;
         let mut replies = replies.into_iter();
         let mut next = || replies.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let (slots, lines) = (next(), next());

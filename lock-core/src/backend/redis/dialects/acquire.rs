@@ -12,6 +12,7 @@ use lock_protocol::acquisition::SentAcquires;
 use lock_protocol::clock::{Clock, Moment, ServerMs};
 use lock_protocol::clock_sync::NotAfter;
 use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::resp::LOCK_REPLY;
 
 /// The result of an acquire script.
 pub(super) struct ScriptAcquire {
@@ -43,7 +44,9 @@ pub(super) async fn acquire_by_script(
     let args = args(timing);
     let read = reply::dialect_acquire;
     let (sent_at, reply) = client
-        .call_script(connection, script, &key, keys, &args, read, limit)
+        .call_script(
+            connection, script, &key, keys, &args, read, LOCK_REPLY, limit,
+        )
         .await?;
     sent.on_any_reply(&copy);
     let server_ms = reply.server_ms();

@@ -20,6 +20,7 @@ use lock_protocol::clock::{Clock, Deadline, ServerMs};
 use lock_protocol::clock_sync::NotAfter;
 use lock_protocol::dialect::CLOCK_TOLERANCE;
 use lock_protocol::owner_id::OwnerId;
+use lock_protocol::resp::LOCK_REPLY;
 use lock_protocol::ttl::whole_millis;
 
 /// The time between the deadline and the expiry of the key. Until the key expires, no client of
@@ -164,6 +165,7 @@ impl Deadlines {
                 &[key.as_str()],
                 &args,
                 reply::was_owner,
+                LOCK_REPLY,
                 left,
             )
             .await;

@@ -24,6 +24,7 @@ use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::clock_sync::NotAfter;
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::poll_schedule::HolderExpiry;
+use lock_protocol::resp::LOCK_REPLY;
 
 /// The bytes of a value that are read: more than any owner of this library has.
 pub(super) const VALUE_LIMIT: usize = 200;
@@ -129,6 +130,7 @@ impl Owners {
                     &[key.as_str()],
                     &args,
                     reply::was_owner,
+                    LOCK_REPLY,
                     left,
                 )
                 .await;
@@ -173,6 +175,7 @@ impl Owners {
                 &[key.as_str()],
                 &args,
                 reply::was_owner,
+                LOCK_REPLY,
                 left,
             )
             .await?;
@@ -324,6 +327,7 @@ impl Owners {
                 &[key.as_str()],
                 &args,
                 reply::was_owner,
+                LOCK_REPLY,
                 left,
             )
             .await?;

@@ -27,6 +27,7 @@ use lock_protocol::clock_sync::NotAfter;
 use lock_protocol::dialect::RedissonLock;
 use lock_protocol::key::LockKey;
 use lock_protocol::poll_schedule::HolderExpiry;
+use lock_protocol::resp::LOCK_REPLY;
 
 pub(super) struct RedissonLocks {
     client: Arc<RedisClient>,
@@ -214,7 +215,9 @@ impl RedissonLocks {
         };
         let script = &REDISSON_RELEASE;
         self.client
-            .run_each(connection, script, &calls, write_args, read, limit)
+            .run_each(
+                connection, script, &calls, write_args, read, LOCK_REPLY, limit,
+            )
             .await
     }
 

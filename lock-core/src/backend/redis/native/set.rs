@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, RedisError, ToRedisArgs, Value};
 
 use super::super::client::server_error;
 use super::super::connection::Connection;
@@ -145,7 +145,7 @@ impl NativeLocks {
         connection: &Connection,
         script: &Script,
         keys: &[&str],
-        args: &[String],
+        args: &[impl ToRedisArgs],
         deadline: Deadline,
     ) -> Result<Result<Value, RedisError>, LockError> {
         let form = connection.abilities.script_form();
@@ -246,13 +246,13 @@ impl NativeLocks {
         let connection = self.client.connection_for(first, limit).await?;
         let sent_at = Clock::System.now();
         let keys: Vec<_> = requests.iter().flat_map(|it| it.key.all()).collect();
-        let mut args = vec![(keys.len() / requests.len()).to_string()];
+        let mut args = vec![(keys.len() / requests.len()).to_string().into_bytes()];
         for request in requests {
             let mut of_one = Vec::new();
             self.release_args(request, &connection, sent_at, |arg| {
-                of_one.push(arg.to_string());
+                of_one.push(arg.to_bytes());
             });
-            args.push(of_one.len().to_string());
+            args.push(of_one.len().to_string().into_bytes());
             args.extend(of_one);
         }
         let script = RELEASE_ALL.of(self.client.is_sharded());

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::super::RedisBackend;
 use super::super::client::server_error;
-use super::super::command::CommandWriter;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
 use super::super::reply::{self, ScriptReply, text_of};
@@ -27,6 +26,8 @@ use lock_protocol::lease::LeaseConfig;
 use lock_protocol::lock_state::{AcquireReply, RenewReply};
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::quorum::ServerLease;
+use lock_protocol::resp::Command;
+use lock_protocol::resp::LOCK_REPLY;
 
 /// How often a server may reply that a command came late, or that more dead waiters are to be removed.
 const ACQUIRE_TRIES: u8 = 5;
@@ -233,14 +234,14 @@ impl QuorumServer {
         for _ in 0..ACQUIRE_TRIES {
             let now = Clock::System.now();
             let not_after = client.not_after(connection, now);
-            let write_args = |command: &mut CommandWriter<'_>| {
+            let write_args = |command: &mut Command<'_>| {
                 command
                     .arg(order.owner_id)
                     .arg(order.lease_config.ttl.as_millis())
                     .arg(connection.floor_us())
                     .arg(not_after.not_after_ms)
-                    .text(&order.label)
-                    .text("")
+                    .arg(&*order.label)
+                    .arg("")
                     .arg(connection.lead_us());
             };
             let script = ACQUIRE.of(false);
@@ -366,6 +367,7 @@ impl QuorumServer {
                 &keys,
                 &args,
                 read,
+                LOCK_REPLY,
                 deadline.left(),
             )
             .await?;

@@ -17,13 +17,13 @@ use super::super::key_channels::{KeyChannels, Subscribing};
 use super::super::pubsub::{
     AFTER_REFUSAL, HEARTBEAT, receive_release, receive_text, renewed_login,
 };
-use super::super::transport::frames::reply_len;
 use super::SlotChannels;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::caught;
 use crate::telemetry::{ConnectionKind, LockEvent, PanicSource};
 use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::resp::{FrameScan, LOCK_REPLY};
 
 /// A connection that lived this long did not break because of what is sent on it.
 const STEADY: Duration = Duration::from_secs(1);
@@ -159,6 +159,7 @@ struct Subscriber {
     /// When to look for idle channels.
     idle_search_at: Moment,
     buffer: Vec<u8>,
+    scan: FrameScan,
 }
 
 impl Subscriber {
@@ -177,6 +178,7 @@ impl Subscriber {
             was_confirmed: false,
             idle_search_at: Clock::System.now().plus(IDLE_SEARCH),
             buffer: Vec::new(),
+            scan: FrameScan::default(),
         })
     }
 
@@ -313,7 +315,11 @@ impl Subscriber {
             )
         };
         let mut at = 0;
-        while let Some(len) = reply_len(&self.buffer[at..]).map_err(|_| malformed())? {
+        while let Some(len) = self
+            .scan
+            .scan(&self.buffer[at..], LOCK_REPLY)
+            .map_err(|_| malformed())?
+        {
             let message = redis::parse_redis_value(&self.buffer[at..at + len]);
             at += len;
             self.handle(message.map_err(|_| malformed())?, client, channels)?;

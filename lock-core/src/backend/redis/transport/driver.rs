@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::frames::reply_len;
 use super::{CAPACITY, End, LARGEST_KEPT, ReadHalf, Shared, State};
+use lock_protocol::resp::{FrameScan, LOCK_REPLY};
 
 /// A push message, which the server sends without a command. No command of this library asks for one.
 const PUSH: u8 = b'>';
@@ -20,6 +20,8 @@ pub(super) struct Driver {
     /// The bytes that were read and are not a complete reply yet are at its beginning.
     buffer: Vec<u8>,
     filled: usize,
+    /// How far the incomplete reply at the beginning was looked at.
+    scan: FrameScan,
     /// The callers whose replies are complete.
     ready: Vec<Waker>,
 }
@@ -31,6 +33,7 @@ impl Driver {
             read,
             buffer: vec![0; CAPACITY],
             filled: 0,
+            scan: FrameScan::default(),
             ready: Vec::new(),
         }
     }
@@ -119,7 +122,7 @@ impl Driver {
         let (delivered, result) = {
             let mut state = self.shared.state.lock();
             let bytes = &self.buffer[..self.filled];
-            deliver(&mut state, bytes, &mut self.ready)
+            deliver(&mut state, &mut self.scan, bytes, &mut self.ready)
         };
         self.buffer.copy_within(delivered..self.filled, 0);
         self.filled -= delivered;
@@ -143,27 +146,45 @@ impl Driver {
 
 /// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have
 /// all. Returns how many bytes were delivered.
-fn deliver(state: &mut State, bytes: &[u8], ready: &mut Vec<Waker>) -> (usize, io::Result<()>) {
+fn deliver(
+    state: &mut State,
+    scan: &mut FrameScan,
+    bytes: &[u8],
+    ready: &mut Vec<Waker>,
+) -> (usize, io::Result<()>) {
     let mut at = 0;
-    loop {
+    while at < bytes.len() {
         let rest = &bytes[at..];
-        let len = match reply_len(rest) {
-            Ok(Some(len)) => len,
-            Ok(None) => return (at, Ok(())),
-            Err(_malformed) => {
-                let text = "the server does not speak the protocol of Redis";
-                return (at, Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+        let is_push = rest[0] == PUSH;
+        // Also before the reply is complete: a caller that came in the meantime would get it.
+        let largest = match state.largest_reply() {
+            _ if is_push => LOCK_REPLY,
+            Some(largest) => largest,
+            None => {
+                return (
+                    at,
+                    Err(invalid("the server sent a reply without a command")),
+                );
             }
         };
+        let len = match scan.scan(rest, largest) {
+            Ok(Some(len)) => len,
+            Ok(None) => break,
+            Err(malformed) => return (at, Err(invalid(malformed))),
+        };
         at += len;
-        if rest[0] == PUSH {
-            continue;
-        }
-        match state.deliver(&rest[..len]) {
-            Ok(waker) => ready.extend(waker),
-            Err(error) => return (at, Err(error)),
+        if !is_push {
+            ready.extend(state.deliver(&rest[..len]));
         }
     }
+    if state.is_finished() {
+        return (at, Err(io::ErrorKind::NotConnected.into()));
+    }
+    (at, Ok(()))
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 impl Future for Driver {

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use lock_protocol::resp::OPERATOR_REPLY;
 
 mod stress;
 
@@ -15,10 +16,17 @@ fn connected() -> (Arc<Transport>, UnixStream) {
     (Arc::new(transport), theirs)
 }
 
+fn expected(replies: usize) -> Expected {
+    Expected {
+        replies,
+        largest: OPERATOR_REPLY,
+    }
+}
+
 /// Sends a text as it is, and waits for `count` replies.
 async fn call(transport: &Transport, text: &str, count: usize) -> io::Result<String> {
     let write = |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
-    let replies = transport.call(write, count).await?;
+    let replies = transport.call(write, expected(count)).await?;
     Ok(String::from_utf8(replies).unwrap())
 }
 
@@ -105,7 +113,7 @@ async fn reply_to_a_dropped_call_goes_to_no_other_caller() {
     assert_eq!(second.await.unwrap().unwrap(), ":2\r\n");
     assert_eq!(transport.shared.state.lock().free.len(), 2);
     // A call that is dropped before its first poll sends nothing.
-    drop(transport.call(|out: &mut Vec<u8>| out.push(b'x'), 1));
+    drop(transport.call(|out: &mut Vec<u8>| out.push(b'x'), expected(1)));
     let third = start(&transport, &mut server, "c").await;
     reply(&mut server, ":3\r\n").await;
     assert_eq!(third.await.unwrap().unwrap(), ":3\r\n");
@@ -192,7 +200,7 @@ async fn commands_of_dropped_calls_are_sent_before_the_connection_ends() {
     let mut cx = Context::from_waker(Waker::noop());
     for text in ["a", "b", "c"] {
         let write = |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
-        let mut calling = transport.call(write, 1);
+        let mut calling = transport.call(write, expected(1));
         assert!(Pin::new(&mut calling).poll(&mut cx).is_pending());
     }
     drop(transport);
@@ -222,4 +230,56 @@ fn end_of_the_runtime_fails_later_calls() {
     drop(first);
     let error = runtime().block_on(call(&transport, "a", 1)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+}
+
+/// A reply without an end must not fill the memory, however slowly it comes.
+#[tokio::test]
+async fn reply_beyond_its_limit_ends_the_connection() {
+    let limited = |largest| Expected {
+        replies: 1,
+        largest,
+    };
+    for (bytes, limit) in [
+        ("$101\r\n", 100),
+        ("*50\r\n", 100),
+        ("+xxxxxxxxxxxxxxxxxxxx", 10),
+    ] {
+        let (transport, mut server) = connected();
+        let write = |out: &mut Vec<u8>| out.push(b'a');
+        let calling = transport.call(write, limited(limit));
+        let serving = async {
+            expect(&mut server, "a").await;
+            reply(&mut server, bytes).await;
+            let mut rest = Vec::new();
+            server.read_to_end(&mut rest).await
+        };
+        let (called, _closed) = tokio::join!(calling, serving);
+        let error = called.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{bytes:?}");
+        assert!(error.to_string().contains("more than"), "{error}");
+    }
+}
+
+/// What such a connection still receives is not read: the server may send without an end.
+#[tokio::test]
+async fn given_up_connection_ends_with_its_last_waiting_caller() {
+    let (transport, mut server) = connected();
+    let dropped = start(&transport, &mut server, "a").await;
+    let waiting = start(&transport, &mut server, "b").await;
+    transport.give_up();
+    dropped.abort();
+    assert!(dropped.await.unwrap_err().is_cancelled());
+    reply(&mut server, ":1\r\n:2\r\n").await;
+    assert_eq!(waiting.await.unwrap().unwrap(), ":2\r\n");
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(5), server.read_to_end(&mut rest));
+    closed.await.expect("the connection ends").unwrap();
+
+    let (transport, mut server) = connected();
+    let dropped = start(&transport, &mut server, "a").await;
+    transport.give_up();
+    dropped.abort();
+    let closed = tokio::time::timeout(Duration::from_secs(5), server.read_to_end(&mut rest));
+    closed.await.expect("nobody waits").unwrap();
+    assert!(call(&transport, "b", 1).await.is_err());
 }

@@ -17,6 +17,7 @@ fn reader() -> (Subscriber, UnixStream) {
         was_confirmed: false,
         idle_search_at: Clock::System.now(),
         buffer: Vec::new(),
+        scan: FrameScan::default(),
     };
     (subscriber, theirs)
 }

@@ -8,6 +8,7 @@ use test_support::Random;
 use tokio::task::JoinSet;
 
 use super::*;
+use lock_protocol::resp::{Replies, Reply};
 
 /// For how long new connections are tried. A run with a longer time finds rarer interleavings.
 const SPAN: Duration = Duration::from_millis(1500);
@@ -84,10 +85,8 @@ async fn serve(mut socket: UnixStream, ending: Ending, mut random: Random) {
 }
 
 /// Returns the id in a reply.
-fn id_of(reply: &redis::Value) -> String {
-    let redis::Value::BulkString(text) = reply else {
-        panic!("{reply:?}");
-    };
+fn id_of(reply: Reply<'_>) -> String {
+    let text = reply.text().unwrap();
     let id = text.split(|byte| *byte == b' ').next().unwrap();
     String::from_utf8_lossy(id).into_owned()
 }
@@ -106,7 +105,7 @@ async fn call_often(transport: Arc<Transport>, caller: usize, mut random: Random
                     out.extend_from_slice(format!("{id} {padding}\n").as_bytes());
                 }
             },
-            count,
+            expected(count),
         );
         let stops = random.chance(30);
         let limit = if stops {
@@ -116,8 +115,7 @@ async fn call_often(transport: Arc<Transport>, caller: usize, mut random: Random
         };
         match tokio::time::timeout(limit, calling).await {
             Ok(Ok(replies)) => {
-                let values = frames::parse_all(&replies).unwrap();
-                let found: Vec<_> = values.iter().map(id_of).collect();
+                let found: Vec<_> = Replies::new(&replies).map(id_of).collect();
                 assert_eq!(found, ids);
             }
             Ok(Err(_failed)) => return true,

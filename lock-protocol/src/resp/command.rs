@@ -1,0 +1,234 @@
+//! Encodes commands.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::sync::Arc;
+
+use crate::clock::ServerMs;
+use crate::fencing_token::FencingToken;
+use crate::kind::WireKind;
+use crate::owner_id::OwnerId;
+use crate::wire::QueueEntry;
+
+/// The place of a number with two digits, which most counts and lengths have.
+const PLACE: &[u8] = b"00\r\n";
+
+/// Appends commands to a buffer.
+#[derive(Debug)]
+pub struct CommandBuf<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> CommandBuf<'a> {
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out }
+    }
+
+    /// Begins a command. Dropping it ends the command.
+    pub fn command(&mut self, name: &str) -> Command<'_> {
+        let start = self.out.len();
+        self.out.push(b'*');
+        self.out.extend_from_slice(PLACE);
+        let mut command = Command {
+            out: self.out,
+            start,
+            args: 0,
+        };
+        command.arg(name);
+        command
+    }
+}
+
+/// One command, to which arguments are appended. Its drop writes their number.
+#[derive(Debug)]
+pub struct Command<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where the command begins.
+    start: usize,
+    args: usize,
+}
+
+impl Command<'_> {
+    /// Appends an argument.
+    pub fn arg(&mut self, arg: impl Arg) -> &mut Self {
+        self.args += 1;
+        let start = self.out.len();
+        self.out.push(b'$');
+        self.out.extend_from_slice(PLACE);
+        let text = self.out.len();
+        arg.write(self.out);
+        let len = self.out.len() - text;
+        self.out.extend_from_slice(b"\r\n");
+        fill_in(self.out, start + 1, len);
+        self
+    }
+}
+
+impl Drop for Command<'_> {
+    fn drop(&mut self) {
+        fill_in(self.out, self.start + 1, self.args);
+    }
+}
+
+/// Writes a number at its [`PLACE`]. A number without two digits moves the bytes behind it.
+fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
+    const DIGITS: [u8; 10] = *b"0123456789";
+    match number {
+        0..10 => {
+            out[at] = DIGITS[number];
+            out.remove(at + 1);
+        }
+        10..100 => {
+            out[at] = DIGITS[number / 10];
+            out[at + 1] = DIGITS[number % 10];
+        }
+        100.. => {
+            out.splice(at..at + 2, number.to_string().into_bytes());
+        }
+    }
+}
+
+/// What a command may have as an argument.
+///
+/// It is sealed: commands are encoded under the mutex of a connection, where no code of users may run, and a `Display`
+/// of theirs could.
+pub trait Arg: sealed::Sealed {
+    /// Returns the bytes of the argument.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes);
+        bytes
+    }
+}
+
+impl<T: sealed::Sealed + ?Sized> Arg for T {}
+
+mod sealed {
+    pub trait Sealed {
+        fn write(&self, out: &mut Vec<u8>);
+    }
+}
+
+impl<T: sealed::Sealed + ?Sized> sealed::Sealed for &T {
+    fn write(&self, out: &mut Vec<u8>) {
+        (**self).write(out);
+    }
+}
+
+impl sealed::Sealed for str {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+}
+
+impl sealed::Sealed for String {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+}
+
+impl sealed::Sealed for Arc<str> {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.as_bytes());
+    }
+}
+
+impl sealed::Sealed for [u8] {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
+macro_rules! args_by_display {
+    ($($name:ty),+) => {$(
+        impl sealed::Sealed for $name {
+            fn write(&self, out: &mut Vec<u8>) {
+                display(out, self);
+            }
+        }
+    )+};
+}
+
+args_by_display!(u32, u64, u128, usize, i64);
+args_by_display!(OwnerId, FencingToken, ServerMs, QueueEntry, WireKind);
+
+fn display(out: &mut Vec<u8>, arg: &impl Display) {
+    // Writing to a vector doesn't fail.
+    let _written = write!(out, "{arg}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(name: &str, args: &[&str]) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        let mut buffer = CommandBuf::new(&mut out);
+        let mut command = buffer.command(name);
+        for arg in args {
+            command.arg(*arg);
+        }
+        drop(command);
+        out.split_off("before".len())
+    }
+
+    /// The same, in the words of the specification.
+    fn expected(name: &str, args: &[&str]) -> Vec<u8> {
+        let mut out = format!("*{}\r\n", args.len() + 1).into_bytes();
+        for arg in std::iter::once(&name).chain(args) {
+            out.extend(format!("${}\r\n{arg}\r\n", arg.len()).into_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn command_has_its_counts_and_lengths() {
+        let [nine, ten, long] = [9, 10, 1_234].map(|len| "x".repeat(len));
+        let many = vec!["a"; 120];
+        let cases: [&[&str]; 8] = [
+            &[],
+            &["", &nine, &ten],
+            &[&long, "ü€"],
+            &["1"; 8],
+            &["2"; 9],
+            &["3"; 98],
+            &["4"; 99],
+            &many,
+        ];
+        for args in cases {
+            let count = args.len();
+            assert_eq!(
+                encoded("EVALSHA", args),
+                expected("EVALSHA", args),
+                "{count}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_and_bytes_are_written_as_text() {
+        let mut out = Vec::new();
+        CommandBuf::new(&mut out)
+            .command("SET")
+            .arg("k")
+            .arg(u64::MAX)
+            .arg(-1_i64)
+            .arg(&b"\xff\r\n"[..]);
+        let mut expected = expected("SET", &["k", &u64::MAX.to_string(), "-1"]);
+        expected[1] = b'5';
+        expected.extend_from_slice(b"$3\r\n\xff\r\n\r\n");
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn commands_follow_each_other() {
+        let mut out = Vec::new();
+        let mut buffer = CommandBuf::new(&mut out);
+        buffer.command("PING");
+        buffer.command("ECHO").arg("x");
+        assert_eq!(
+            out,
+            [expected("PING", &[]), expected("ECHO", &["x"])].concat()
+        );
+    }
+}

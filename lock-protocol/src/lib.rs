@@ -39,6 +39,8 @@ pub mod renew;
 pub mod resp;
 pub mod revocation;
 pub mod route;
+#[cfg(feature = "wire")]
+pub mod scripts;
 pub mod ttl;
 pub mod unconfirmed;
 pub mod wire;

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockGuard, LockManager, LockRequest};
+use lock_protocol::scripts::{RELEASE, ScriptForm};
 use test_support::fixtures::{COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, ms};
 use test_support::{Proxy, RedisServer, Reply, eventually, eventually_async};
 use tests::{Waiter, connect_to, granted, shut_down, start_waiter};
@@ -342,14 +343,8 @@ async fn repeated_subscriber_cuts_do_not_lengthen_polls() {
 fn release_accepts_ten_thousand_entries() {
     let server = RedisServer::start();
     add_dead_waiters(&server, 10_000, "s", MINUTES);
-    let [script, grant_next, next_token] = [
-        include_str!("../../lock-core/src/backend/redis/scripts/release.lua"),
-        include_str!("../../lock-core/src/backend/redis/scripts/grant_next.lua"),
-        include_str!("../../lock-core/src/backend/redis/scripts/next_token.lua"),
-    ];
-    let script = script.replace("-- include grant_next.lua\n", grant_next);
-    let script = script.replace("-- include next_token.lua\n", next_token);
-    let mut words: Vec<String> = ["EVAL", &script, "4", KEY, QUEUE, COUNTER, "{lock:job}:g"]
+    let script = RELEASE.of(false).text(ScriptForm::Flagged);
+    let mut words: Vec<String> = ["EVAL", script, "4", KEY, QUEUE, COUNTER, "{lock:job}:g"]
         .map(ToOwned::to_owned)
         .into();
     let id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";

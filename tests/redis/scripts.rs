@@ -4,16 +4,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use lock_protocol::scripts::{
+    ACQUIRE, DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW, DROP, FORCE_RELEASE, INSPECT,
+    OWNER_RELEASE, OWNER_RENEW, OWNER_REPAIR, RAISE, REDISSON_ACQUIRE, REDISSON_FORCE_RELEASE,
+    REDISSON_INSPECT, REDISSON_RELEASE, REDISSON_RENEW, RELEASE, RENEW, SETNX_EXPIRE, ScriptForm,
+};
 use test_support::RedisServer;
 use test_support::fixtures::{SOON, keys};
 
-const FOLDER: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../lock-core/src/backend/redis/scripts"
-);
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-protocol/src/lua");
 
-/// Returns the command in the header of a script, in one line.
-fn header_command(script: &str) -> String {
+/// Returns the command in the header of a script, in one line. It is empty where the header has none.
+fn recipe(script: &str) -> String {
     let source = std::fs::read_to_string(format!("{FOLDER}/{script}")).unwrap();
     let header = source
         .lines()
@@ -23,7 +25,6 @@ fn header_command(script: &str) -> String {
     let command: Vec<_> = header
         .map(|line| line.trim_end_matches('\\').trim())
         .collect();
-    assert!(!command.is_empty(), "the header of {script} has no command");
     command.join(" ")
 }
 
@@ -41,7 +42,7 @@ fn run(server: &RedisServer, script: &str) -> Vec<String> {
     let on_the_test_server = format!(
         "set -eu; redis-cli() {{ command redis-cli -p {} \"$@\"; }}; {}",
         server.port(),
-        header_command(script)
+        recipe(script)
     );
     let path = Path::new(FOLDER).join(script);
     let output = Command::new("bash")
@@ -203,14 +204,11 @@ fn deadline_of_an_unconfirmed_renewal_is_not_changed() {
     let ahead = ahead.to_string();
     for (confirmed, expected) in [("1763700000000", "gone"), (&ahead, "held")] {
         server.cli(&["SET", "lock:a", &ahead]);
-        for (script, until) in [("deadline_renew", &*ahead), ("deadline_release", "0")] {
-            let file = format!("{FOLDER}/dialects/{script}.lua");
-            let text = std::fs::read_to_string(Path::new(&file)).unwrap();
-            let call = [
-                "EVAL", &text, "1", "lock:a", until, "100", confirmed, &ahead,
-            ];
+        for (script, until) in [(&DEADLINE_RENEW, &*ahead), (&DEADLINE_RELEASE, "0")] {
+            let text = script.text(ScriptForm::Flagged);
+            let call = ["EVAL", text, "1", "lock:a", until, "100", confirmed, &ahead];
             let reply = server.cli(&call);
-            assert_eq!(reply.array()[0].text(), expected, "{script} {confirmed}");
+            assert_eq!(reply.array()[0].text(), expected, "{until} {confirmed}");
         }
         let left = server.cli(&["EXISTS", "lock:a"]).integer();
         assert_eq!(left == 1, expected == "gone");
@@ -233,10 +231,9 @@ fn drop_frees_the_key_of_its_owner_only() {
     assert_eq!(server.cli(&["GET", "lock:a"]).text(), other);
 
     // The rest of `min_hold` is kept under the nil owner id.
-    let file = format!("{FOLDER}/drop.lua");
-    let text = std::fs::read_to_string(Path::new(&file)).unwrap();
+    let text = DROP.text(ScriptForm::Flagged);
     server.cli(&["SET", "lock:a", &format!("lk1:{owner_id} 5 0 by-hand")]);
-    server.cli(&["EVAL", &text, "1", "lock:a", owner_id, "5000"]);
+    server.cli(&["EVAL", text, "1", "lock:a", owner_id, "5000"]);
     let kept = server.cli(&["GET", "lock:a"]);
     assert!(
         kept.text()
@@ -252,7 +249,7 @@ fn renew_writes_always_if_it_is_told_to() {
     let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
     let value = format!("lk1:{owner_id} 7 7 by hand");
     server.cli(&["SET", "lock:a", &value, "PX", "60000"]);
-    let text = std::fs::read_to_string(Path::new(&format!("{FOLDER}/renew.lua"))).unwrap();
+    let text = RENEW.text(ScriptForm::Flagged);
     let changes = || {
         let info = server.cli(&["INFO", "persistence"]);
         let field = "rdb_changes_since_last_save:";
@@ -263,7 +260,7 @@ fn renew_writes_always_if_it_is_told_to() {
         line.unwrap().trim().parse::<u64>().unwrap()
     };
     for (more, writes) in [(None, 0), (Some("write"), 1)] {
-        let mut words = vec!["EVAL", &text, "1", "lock:a", owner_id, "1000"];
+        let mut words = vec!["EVAL", text, "1", "lock:a", owner_id, "1000"];
         words.extend(more);
         let before = changes();
         assert!(server.cli(&words).text().starts_with("held "));
@@ -277,9 +274,9 @@ fn renew_writes_always_if_it_is_told_to() {
 fn raise_writes_the_token_where_its_owner_has_the_key() {
     let server = RedisServer::start();
     let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
-    let text = std::fs::read_to_string(Path::new(&format!("{FOLDER}/raise.lua"))).unwrap();
+    let text = RAISE.text(ScriptForm::Flagged);
     let raise = |token: &str| {
-        let words = ["EVAL", &text, "2", "lock:a", "{lock:a}:f", owner_id];
+        let words = ["EVAL", text, "2", "lock:a", "{lock:a}:f", owner_id];
         let words: Vec<_> = words.into_iter().chain(token.split(' ')).collect();
         server.cli(&words).text().to_owned()
     };
@@ -309,39 +306,40 @@ fn raise_writes_the_token_where_its_owner_has_the_key() {
     assert!(server.cli(&["TTL", "{lock:a}:f"]).integer() > 80_000);
 }
 
-/// `each_lock.lua`, `grant_next.lua`, `group.lua` and `next_token.lua` are parts of other scripts. The
-/// tests of sets run `acquire_all.lua` and `release_all.lua`, and the tests above every other file.
+/// The parts of a set's scripts stand in functions, so `cat` alone does not make them. The tests of sets run them.
+const OF_SETS: [&str; 3] = ["acquire_all.lua", "each_lock.lua", "release_all.lua"];
+
+/// Every other file belongs to a recipe, and the tests above run every recipe.
 #[test]
-fn every_script_is_tested() {
-    let scripts_in = |folder: &str| {
-        let mut files: Vec<_> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name != "dialects")
-            .collect();
+fn recipe_or_another_test_runs_every_file() {
+    let files_in = |folder: &str| {
+        let entries = std::fs::read_dir(format!("{FOLDER}/{folder}")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut files: Vec<_> = names.filter(|name| name.ends_with(".lua")).collect();
         files.sort_unstable();
         files
     };
+    let (native, dialects) = (files_in(""), files_in("dialects"));
+    let has_recipe = |file: &String| !recipe(file).is_empty();
+    let (with_recipe, parts): (Vec<_>, Vec<_>) = native.into_iter().partition(has_recipe);
     assert_eq!(
-        scripts_in(FOLDER),
+        with_recipe,
         [
             "acquire.lua",
-            "acquire_all.lua",
             "drop.lua",
-            "each_lock.lua",
             "force_release.lua",
-            "grant_next.lua",
-            "group.lua",
             "inspect.lua",
-            "next_token.lua",
             "raise.lua",
             "release.lua",
-            "release_all.lua",
             "renew.lua"
         ]
     );
+    let recipes: String = with_recipe.iter().map(|file| recipe(file)).collect();
+    for part in parts.iter().filter(|part| !OF_SETS.contains(&&***part)) {
+        assert!(recipes.contains(&format!(" {part}")), "{part}");
+    }
     assert_eq!(
-        scripts_in(&format!("{FOLDER}/dialects")),
+        dialects,
         [
             "deadline_acquire.lua",
             "deadline_release.lua",
@@ -357,6 +355,54 @@ fn every_script_is_tested() {
             "setnx_expire.lua"
         ]
     );
+    assert!(
+        dialects
+            .iter()
+            .all(|file| has_recipe(&format!("dialects/{file}")))
+    );
+    assert_eq!(files_in("head").len(), 4, "one for each form");
+    assert_eq!(files_in("first").len(), 3, "one for each set of flags");
+}
+
+/// What runs by hand is what the client sends: the same parts in the same order, behind the same first line.
+#[test]
+fn recipes_make_the_texts_that_the_client_sends() {
+    for (file, script) in [
+        ("acquire.lua", ACQUIRE.of(false)),
+        ("release.lua", RELEASE.of(false)),
+        ("renew.lua", &RENEW),
+        ("raise.lua", &RAISE),
+        ("drop.lua", &DROP),
+        ("inspect.lua", &INSPECT),
+        ("force_release.lua", FORCE_RELEASE.of(false)),
+        ("dialects/deadline_acquire.lua", &DEADLINE_ACQUIRE),
+        ("dialects/deadline_release.lua", &DEADLINE_RELEASE),
+        ("dialects/deadline_renew.lua", &DEADLINE_RENEW),
+        ("dialects/redisson_acquire.lua", &REDISSON_ACQUIRE),
+        (
+            "dialects/redisson_force_release.lua",
+            &REDISSON_FORCE_RELEASE,
+        ),
+        ("dialects/redisson_inspect.lua", &REDISSON_INSPECT),
+        ("dialects/redisson_release.lua", &REDISSON_RELEASE),
+        ("dialects/redisson_renew.lua", &REDISSON_RENEW),
+        ("dialects/release.lua", &OWNER_RELEASE),
+        ("dialects/renew.lua", &OWNER_RENEW),
+        ("dialects/repair.lua", &OWNER_REPAIR),
+        ("dialects/setnx_expire.lua", &SETNX_EXPIRE),
+    ] {
+        let command = recipe(file);
+        let text = command.split_once("<(").expect("the recipe has parts").1;
+        let text = text.split_once(") ").expect("the parts have an end").0;
+        let folder = Path::new(FOLDER).join(file);
+        let output = Command::new("bash")
+            .args(["-c", text])
+            .current_dir(folder.parent().expect("the script is in a folder"))
+            .output()
+            .expect("bash runs the recipe");
+        let made = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(made, script.text(ScriptForm::Flagged), "{file}");
+    }
 }
 
 /// A shared key without an expiry must not be deleted, and its end must not come earlier. Before Redis 7.2 it comes later
@@ -364,9 +410,7 @@ fn every_script_is_tested() {
 #[test]
 fn renew_that_always_writes_keeps_the_end_of_a_shared_key() {
     let server = RedisServer::start();
-    let read =
-        |name: &str| std::fs::read_to_string(Path::new(&format!("{FOLDER}/{name}"))).unwrap();
-    let text = read("renew.lua").replace("  -- include group.lua\n", &read("group.lua"));
+    let text = RENEW.text(ScriptForm::Flagged);
     let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
     let member = format!("{owner_id} 1 by hand");
     for expiry in [&["PX", "60000"][..], &[]] {
@@ -379,7 +423,7 @@ fn renew_that_always_writes_keeps_the_end_of_a_shared_key() {
         let keys = ["2", "lock:a", "{lock:a}:h"];
         let args = [owner_id, "1000", "write", "by hand", "r"];
         for _ in 0..50 {
-            let words = [&["EVAL", &*text][..], &keys, &args].concat();
+            let words = [&["EVAL", text][..], &keys, &args].concat();
             let reply = server.cli(&words);
             assert!(reply.text().starts_with("held "), "{reply:?}");
             let after = end();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW};
+use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, ScriptForm};
 use crate::backend::redis::{admin, reply};
 use lock_protocol::clock::ServerMs;
 use lock_protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
@@ -105,7 +105,7 @@ fn step(
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(earlier.iter().map(ToString::to_string));
-            let reply = server.run(&ACQUIRE.classic, server.declared(*kind), &args);
+            let reply = server.run(ACQUIRE.of(server.is_sharded), server.declared(*kind), &args);
             let reply = reply::acquire(reply::text_of(&reply)).unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
@@ -154,7 +154,7 @@ fn step(
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
-            let reply = server.run(&RELEASE.classic, server.declared(*kind), &args);
+            let reply = server.run(RELEASE.of(server.is_sharded), server.declared(*kind), &args);
             let (reply, server_us) = reply::release(reply::text_of(&reply)).unwrap();
             let may_omit_time = is_plain && model.lock_state.queue.is_none();
             assert!(server_us == Some(micros) || may_omit_time && server_us.is_none());
@@ -213,9 +213,12 @@ fn step(
             let seen = admin::seen_argument(seen.as_ref());
             let seen = String::from_utf8(seen).expect("the model has only text");
             let args = [mode, &floor, "0", command.label, &token, "", &seen].map(str::to_owned);
-            let reply =
-                admin::reply::force_release(server.run(&FORCE_RELEASE.classic, &KEYS, &args))
-                    .unwrap();
+            let reply = admin::reply::force_release(server.run(
+                FORCE_RELEASE.of(server.is_sharded),
+                &KEYS,
+                &args,
+            ))
+            .unwrap();
             assert_eq!(reply.server_us, micros);
             let (expected, notifications) = model.lock_state.force_release(&command, &env);
             (
@@ -413,6 +416,20 @@ fn scripts_need_no_long_of_64_bits() {
     // As in a cluster.
     server.declares_all_keys = true;
     compare(server, 200);
+}
+
+/// For servers that refuse the first line of a script, and may not know the options of Redis 7.
+#[test]
+fn plain_form_gives_the_same_replies() {
+    let mut server = Server::start();
+    server.form = ScriptForm::Plain;
+    compare(server, 200);
+}
+
+/// For the nodes of a cluster.
+#[test]
+fn sharded_form_gives_the_same_replies() {
+    compare(Server::start_sharded(), 200);
 }
 
 const LONG_OF_32_BITS: &str = r"

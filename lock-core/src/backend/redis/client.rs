@@ -18,7 +18,7 @@ use super::errors::{
 use super::key_channels::KeyChannels;
 use super::pool::Pool;
 use super::reply::ScriptReply;
-use super::scripts::Script;
+use super::scripts::{Script, ScriptCommands};
 #[cfg(feature = "cluster")]
 use super::sharded::SlotChannels;
 use crate::backend::{BackendStatus, NotificationSink};

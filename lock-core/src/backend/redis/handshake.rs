@@ -74,7 +74,7 @@ impl Connector {
             pipeline
                 .cmd("SCRIPT")
                 .arg("LOAD")
-                .arg(script.source(ScriptForm::Flagged));
+                .arg(script.text(ScriptForm::Flagged));
         }
         if self.release.is_some() {
             pipeline.add_command(ask_commands());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use redis::{Cmd, Value};
 use test_support::{FrozenClock, RedisServer};
 
-use crate::backend::redis::scripts::{Script, ScriptForm};
+use crate::backend::redis::scripts::{Script, ScriptCommands, ScriptForm};
 use lock_protocol::clock::ServerMs;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{KeyContent, SeenKey};
@@ -21,6 +21,8 @@ pub(super) struct Server {
     pub(super) subscriber: test_support::Connection,
     /// Lua lines that run before each script.
     pub(super) prelude: &'static str,
+    pub(super) form: ScriptForm,
+    pub(super) is_sharded: bool,
     /// Whether commands for exclusive locks declare the key of the holders.
     pub(super) declares_all_keys: bool,
     pub(super) _process: RedisServer,
@@ -28,19 +30,35 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start() -> Self {
+        Self::with_notifications(false)
+    }
+
+    /// Starts a server whose waiters listen as those of a cluster do.
+    pub(super) fn start_sharded() -> Self {
+        Self::with_notifications(true)
+    }
+
+    fn with_notifications(is_sharded: bool) -> Self {
         let clock = FrozenClock::at(START);
         let process = RedisServer::options().clock(&clock).start();
         let client = redis::Client::open(process.url()).unwrap();
         let connection = client.get_connection().unwrap();
         let mut subscriber = process.connect().unwrap();
+        let subscribe = if is_sharded {
+            "SSUBSCRIBE"
+        } else {
+            "SUBSCRIBE"
+        };
         for channel in &CHANNELS[..2] {
-            subscriber.call(&["SUBSCRIBE", channel]).unwrap();
+            subscriber.call(&[subscribe, channel]).unwrap();
         }
         Self {
             clock,
             connection,
             subscriber,
             prelude: "",
+            form: ScriptForm::Flagged,
+            is_sharded,
             declares_all_keys: false,
             _process: process,
         }
@@ -61,10 +79,10 @@ impl Server {
             command.arg(args);
         };
         let command = if self.prelude.is_empty() {
-            script.by_text(ScriptForm::Flagged, keys, write)
+            script.by_text(self.form, keys, write)
         } else {
             // The first line names the language.
-            let (first, rest) = script.source(ScriptForm::Flagged).split_once('\n').unwrap();
+            let (first, rest) = script.text(self.form).split_once('\n').unwrap();
             let source = [first, "\n", self.prelude, rest].concat();
             let mut command = redis::cmd("EVAL");
             command.arg(source).arg(keys.len()).arg(keys).arg(args);
@@ -87,7 +105,9 @@ impl Server {
             let reply = self.subscriber.receive().unwrap();
             let parts = reply.array();
             match parts[0].text() {
-                "message" => notifications.extend(parts[2].text().lines().map(str::to_owned)),
+                "message" | "smessage" => {
+                    notifications.extend(parts[2].text().lines().map(str::to_owned));
+                }
                 "pong" => return notifications,
                 other => panic!("{other}"),
             }

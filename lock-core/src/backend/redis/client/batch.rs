@@ -9,7 +9,7 @@ use crate::backend::Renewal;
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::is_unknown_script;
 use crate::backend::redis::reply::ScriptReply;
-use crate::backend::redis::scripts::Script;
+use crate::backend::redis::scripts::{Script, ScriptCommands};
 use crate::error::LockError;
 use lock_protocol::acquisition::RenewOutcome;
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};

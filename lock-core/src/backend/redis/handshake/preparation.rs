@@ -143,7 +143,7 @@ async fn load(
 ) -> Result<(), RedisError> {
     let mut pipeline = Pipeline::with_capacity(scripts.len());
     for script in scripts {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source(form));
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text(form));
     }
     pipeline.ignore_errors();
     let replies = handle

@@ -7,7 +7,7 @@ use redis::{Cmd, RedisError, ToRedisArgs, Value};
 use super::super::client::server_error;
 use super::super::connection::Connection;
 use super::super::reply::{self, ScriptReply, text_of};
-use super::super::scripts::{ACQUIRE_ALL, RELEASE_ALL, Script};
+use super::super::scripts::{ACQUIRE_ALL, RELEASE_ALL, Script, ScriptCommands};
 use super::{NativeLocks, released};
 use crate::backend::set::SetOutcomes;
 use crate::error::LockError;

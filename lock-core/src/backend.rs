@@ -11,11 +11,13 @@ use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::key::LockKey;
-use lock_protocol::lease::LeaseConfig;
 use lock_protocol::mailbox::Notification;
+pub(crate) use lock_protocol::op::Renewal;
 use lock_protocol::owner_id::{OwnerId, ShortId};
 
 pub(crate) mod admin;
+#[cfg(feature = "redis")]
+pub(crate) mod call;
 #[cfg(feature = "testing")]
 pub(crate) mod faulty;
 pub(crate) mod memory;
@@ -177,29 +179,4 @@ pub(crate) trait NotificationSink: Send + Sync + 'static {
 
     /// Makes all waiters poll the server.
     fn poll_all(&self);
-}
-
-/// A lease to renew.
-#[derive(Clone, Debug)]
-pub(crate) struct Renewal {
-    pub(crate) key: LockKey,
-    pub(crate) owner_id: OwnerId,
-    pub(crate) ttl: Duration,
-    pub(crate) lease_config: LeaseConfig,
-    /// The label of the acquire. A member of a shared lock has it in its text.
-    pub(crate) label: Arc<str>,
-    /// When the command was sent that confirmed the lease last.
-    pub(crate) confirmed_at: Moment,
-}
-
-#[cfg(feature = "redis")]
-impl Renewal {
-    /// Returns the keys on the server that a renewal needs.
-    pub(crate) fn keys(&self) -> Vec<&str> {
-        let mut keys = vec![self.key.as_str()];
-        if self.lease_config.kind.is_shared() {
-            keys.push(self.key.holders());
-        }
-        keys
-    }
 }

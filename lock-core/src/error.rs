@@ -18,6 +18,8 @@ mod holder;
 mod invalid_override;
 #[cfg(feature = "redis")]
 mod provider;
+#[cfg(feature = "redis")]
+pub(crate) mod texts;
 
 pub use self::backend::{BackendError, BackendErrorKind};
 use self::holder::{about, rounded};

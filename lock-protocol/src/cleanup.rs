@@ -138,12 +138,12 @@ impl ReleaseRequest {
             .map_or(0, |until| whole_millis(until.since(now)))
     }
 
-    /// Returns whether the release, if it is sent now, only frees an exclusive lock: it removes no entry, settles
-    /// no copy of the acquire, and does not keep the key locked. Then the reply needs no server time.
-    pub fn is_plain(&self, now: Moment) -> bool {
+    /// Returns whether the release, if it keeps the key locked for this long, only frees an exclusive lock: it removes
+    /// no entry, settles no copy of the acquire, and doesn't keep the key locked. Then the reply needs no server time.
+    pub fn is_plain(&self, min_hold_ms: u64) -> bool {
         self.entries.is_empty()
             && self.unconfirmed.is_none()
-            && self.min_hold_ms(now) == 0
+            && min_hold_ms == 0
             && !self.kind.is_shared()
     }
 

@@ -9,6 +9,8 @@ pub mod backoff;
 pub mod cleanup;
 pub mod clock;
 pub mod clock_sync;
+#[cfg(feature = "wire")]
+pub mod codec;
 #[warn(missing_docs, reason = "`lock-core` re-exports it")]
 pub mod dialect;
 pub mod duration_text;
@@ -28,6 +30,8 @@ pub mod lock_state;
 pub mod loss;
 pub mod mailbox;
 pub mod nearest;
+#[cfg(feature = "wire")]
+pub mod op;
 pub mod owner_id;
 pub mod poll_schedule;
 pub mod primary;

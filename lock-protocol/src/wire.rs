@@ -80,6 +80,25 @@ impl fmt::Display for PlainOwner {
     }
 }
 
+/// As [`PlainOwner`], without a copy of the label.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerText<'a> {
+    pub owner_id: OwnerId,
+    pub label: &'a str,
+}
+
+impl fmt::Display for OwnerText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.owner_id, self.label)
+    }
+}
+
+/// Whether a value reads as milliseconds since the epoch, in the years 2001 to 2286. An owner is
+/// unlikely to be a number of that length.
+pub fn is_deadline(value: &str) -> bool {
+    value.len() == 13 && value.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// How a waiter learns that the server granted it the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {

@@ -181,7 +181,7 @@ impl MemoryBackend {
             command_timeout: Duration::ZERO,
         });
         let key = sent.key.text();
-        let earlier = sent.earlier();
+        let earlier: Vec<_> = sent.earlier().cloned().collect();
         let command = |lock_state: &mut LockState, at: &Env<'_>, floor_us| {
             let command = lock_state::AcquireCommand {
                 owner_id: sent.owner_id,

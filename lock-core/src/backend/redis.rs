@@ -17,7 +17,6 @@ use lock_protocol::dialect::InvalidDialectReason;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
 
-mod abilities;
 mod access;
 pub(crate) mod admin;
 mod channels;
@@ -30,12 +29,11 @@ mod connection;
 mod connector;
 mod credentials;
 mod dial;
-mod dialects;
 mod errors;
 mod handshake;
 mod key_channels;
-mod native;
 mod node;
+mod operations;
 pub(crate) mod place;
 mod pool;
 mod pubsub;
@@ -55,19 +53,14 @@ mod transport;
 pub(crate) mod url;
 
 use client::RedisClient;
-pub(crate) use connect::connect;
-use dialects::Dialects;
-
 use confirmer::Confirmer;
-use native::NativeLocks;
+pub(crate) use connect::connect;
 #[cfg(feature = "sentinel")]
 use sentinel::SentinelWatch;
 
 /// The backend for locks on one server.
 pub(crate) struct RedisBackend {
     client: Arc<RedisClient>,
-    native: NativeLocks,
-    dialects: Dialects,
     /// If replicas or the disk have to acknowledge each lock.
     confirmer: Option<Confirmer>,
     /// Notified when the connections to an earlier primary are retired.
@@ -83,7 +76,7 @@ impl RedisBackend {
         // Without an end: the watch lives as long as this borrow.
         while generations.changed().await.is_ok() {
             self.client.pool.retire_older();
-            self.dialects.retire_older();
+            self.client.transactions.retire_older();
             if let Some(confirmer) = &self.confirmer {
                 confirmer.retire_older();
             }
@@ -91,35 +84,6 @@ impl RedisBackend {
                 .reporter
                 .waking(|| self.primary_changed.notify_one());
             self.client.notifications.poll_all();
-        }
-    }
-
-    async fn renew(
-        &self,
-        renewals: &[Renewal],
-        limit: Duration,
-    ) -> Vec<Result<RenewOutcome, LockError>> {
-        let is_native = |renewal: &Renewal| renewal.key.dialect().scheme().is_none();
-        if renewals.iter().all(is_native) {
-            return self.renew_native(renewals, limit).await;
-        }
-        let (native, dialects) = split(renewals, is_native);
-        // Concurrently, so that neither waits for the other.
-        let (native, dialects) = tokio::join!(
-            self.renew_native(&native, limit),
-            self.dialects.renew(&dialects, limit)
-        );
-        merge(renewals, is_native, native, dialects)
-    }
-
-    async fn renew_native(
-        &self,
-        renewals: &[Renewal],
-        limit: Duration,
-    ) -> Vec<Result<RenewOutcome, LockError>> {
-        match &self.confirmer {
-            Some(confirmer) => confirmer.renew(renewals, limit).await,
-            None => self.native.renew(renewals, limit).await,
         }
     }
 
@@ -156,41 +120,6 @@ impl RedisBackend {
             RenewOutcome::NotOwner(_) => AcquireOutcome::StartOver,
         })
     }
-
-    async fn release_all(
-        &self,
-        release_requests: &[&ReleaseRequest],
-        limit: Duration,
-    ) -> Vec<Result<ReleaseOutcome, LockError>> {
-        let is_native =
-            |release_request: &&ReleaseRequest| release_request.key.dialect().scheme().is_none();
-        if release_requests.iter().all(is_native) {
-            return self.native.release_all(release_requests, limit).await;
-        }
-        let (native, dialects) = split(release_requests, is_native);
-        let (native, dialects) = tokio::join!(
-            self.native.release_all(&native, limit),
-            self.dialects.release_all(&dialects, limit)
-        );
-        merge(release_requests, is_native, native, dialects)
-    }
-}
-
-fn split<T: Clone>(all: &[T], is_first: impl Fn(&T) -> bool) -> (Vec<T>, Vec<T>) {
-    all.iter().cloned().partition(is_first)
-}
-
-/// Puts the outcomes of two [`split`] parts back into the order of `all`. There is one for each.
-fn merge<T, A>(all: &[T], is_first: impl Fn(&T) -> bool, first: Vec<A>, second: Vec<A>) -> Vec<A> {
-    let (mut first, mut second) = (first.into_iter(), second.into_iter());
-    let outcomes = all.iter().filter_map(|item| {
-        if is_first(item) {
-            first.next()
-        } else {
-            second.next()
-        }
-    });
-    outcomes.collect()
 }
 
 fn command_of(release_request: &ReleaseRequest) -> LockCommand {
@@ -214,37 +143,28 @@ impl Backend for RedisBackend {
         sent: &'a mut SentAcquires,
         limit: Duration,
     ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        match sent.key.dialect().scheme() {
-            None => Box::pin(async move {
-                let deadline = Deadline::after(Clock::System, limit);
-                let began = self.client.begin_command();
-                let result = self.native.acquire(sent, limit).await;
-                let error = result.as_ref().err();
-                self.client.end_command(LockCommand::Acquire, began, error);
-                match (&self.confirmer, result) {
-                    (Some(confirmer), Ok(AcquireOutcome::Held { token, .. })) => {
-                        // In a box, so that a lock without confirmation has a small future.
-                        let left = deadline.left();
-                        Box::pin(self.confirm(confirmer, sent, token, left)).await
-                    }
-                    (_, result) => result,
-                }
-            }),
-            Some(_) if self.confirmer.is_some() => {
-                let dialect = sent.key.dialect();
-                Box::pin(std::future::ready(Err(LockError::InvalidDialect {
-                    dialect,
-                    reason: InvalidDialectReason::Confirmed,
-                })))
-            }
-            Some(scheme) => Box::pin(async move {
-                let began = self.client.begin_command();
-                let result = self.dialects.acquire(scheme, sent, limit).await;
-                let error = result.as_ref().err();
-                self.client.end_command(LockCommand::Acquire, began, error);
-                result
-            }),
+        if self.confirmer.is_some() && sent.key.dialect().scheme().is_some() {
+            let dialect = sent.key.dialect();
+            return Box::pin(std::future::ready(Err(LockError::InvalidDialect {
+                dialect,
+                reason: InvalidDialectReason::Confirmed,
+            })));
         }
+        Box::pin(async move {
+            let deadline = Deadline::after(Clock::System, limit);
+            let began = self.client.begin_command();
+            let result = self.acquire_one(sent, limit).await;
+            let error = result.as_ref().err();
+            self.client.end_command(LockCommand::Acquire, began, error);
+            match (&self.confirmer, result) {
+                (Some(confirmer), Ok(AcquireOutcome::Held { token, .. })) => {
+                    // In a box, so that a lock without confirmation has a small future.
+                    let left = deadline.left();
+                    Box::pin(self.confirm(confirmer, sent, token, left)).await
+                }
+                (_, result) => result,
+            }
+        })
     }
 
     fn acquire_set<'a>(
@@ -258,7 +178,7 @@ impl Backend for RedisBackend {
         }
         Box::pin(async move {
             let began = self.client.begin_command();
-            let outcomes = self.native.acquire_set(&mut sent, limit).await;
+            let outcomes = self.acquire_by_one_command(&mut sent, limit).await;
             let error = outcomes.iter().flatten().find_map(|it| it.as_ref().err());
             self.client.end_command(LockCommand::Acquire, began, error);
             outcomes
@@ -270,13 +190,13 @@ impl Backend for RedisBackend {
         release_requests: &'a [&'a ReleaseRequest],
         limit: Duration,
     ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
-        let is_native = |request: &&ReleaseRequest| request.key.dialect().scheme().is_none();
-        if !release_requests.iter().all(is_native) {
+        let joins = |request: &&ReleaseRequest| self.joins_batches(&request.key);
+        if !release_requests.iter().all(joins) {
             return Box::pin(set::release_each(self, release_requests, limit));
         }
         Box::pin(async move {
             let began = self.client.begin_command();
-            let results = self.native.release_set(release_requests, limit).await;
+            let results = self.release_many(release_requests, limit).await;
             let error = first_error(&results);
             self.client.end_command(LockCommand::Release, began, error);
             results
@@ -290,7 +210,7 @@ impl Backend for RedisBackend {
     ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
         Box::pin(async move {
             let began = self.client.begin_command();
-            let results = self.renew(renewals, limit).await;
+            let results = self.renew_many(renewals, limit).await;
             let error = first_error(&results);
             self.client.end_command(LockCommand::Renew, began, error);
             results
@@ -302,29 +222,18 @@ impl Backend for RedisBackend {
         release_request: &'a ReleaseRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
-        let command = command_of(release_request);
-        match release_request.key.dialect().scheme() {
-            None => Box::pin(async move {
-                let began = self.client.begin_command();
-                let result = self.native.release(release_request, limit).await;
-                let error = result.as_ref().err();
-                self.client.end_command(command, began, error);
-                result
-            }),
-            Some(scheme) => Box::pin(async move {
-                let began = self.client.begin_command();
-                let result = self.dialects.release(scheme, release_request, limit).await;
-                let error = result.as_ref().err();
-                self.client.end_command(command, began, error);
-                result
-            }),
-        }
+        Box::pin(async move {
+            let began = self.client.begin_command();
+            let result = self.release_one(release_request, limit).await;
+            let error = result.as_ref().err();
+            let command = command_of(release_request);
+            self.client.end_command(command, began, error);
+            result
+        })
     }
 
     fn can_batch_release(&self, key: &LockKey) -> bool {
-        key.dialect()
-            .scheme()
-            .is_none_or(|scheme| self.dialects.batches_releases(scheme))
+        self.joins_batches(key)
     }
 
     fn release_all<'a>(
@@ -335,7 +244,7 @@ impl Backend for RedisBackend {
         let command = release_requests.first().map(|first| command_of(first));
         Box::pin(async move {
             let began = self.client.begin_command();
-            let results = self.release_all(release_requests, limit).await;
+            let results = self.release_many(release_requests, limit).await;
             let (command, error) = (
                 command.unwrap_or(LockCommand::Release),
                 first_error(&results),

@@ -9,9 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::backend::redis::admin;
 use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, ScriptForm};
-use crate::backend::redis::{admin, reply};
 use lock_protocol::clock::ServerMs;
+use lock_protocol::codec::native::{parse_acquire, parse_release, parse_renewal};
 use lock_protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
 use lock_protocol::kind::Kind;
 use lock_protocol::lock_state::{
@@ -40,6 +41,14 @@ const KEYS: [&str; 5] = [
 /// The first two channels have a subscriber.
 const CHANNELS: [&str; 3] = ["c0", "c1", "silent"];
 const OWNERS: usize = 5;
+
+/// Returns the text of a reply that is one string.
+fn text_of(reply: &redis::Value) -> Option<&[u8]> {
+    match reply {
+        redis::Value::BulkString(text) => Some(text),
+        _ => None,
+    }
+}
 
 /// Runs one step on both sides, and returns the replies as text.
 #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
@@ -106,18 +115,14 @@ fn step(
             }
             args.extend(earlier.iter().map(ToString::to_string));
             let reply = server.run(ACQUIRE.of(server.is_sharded), server.declared(*kind), &args);
-            let reply = reply::acquire(reply::text_of(&reply)).unwrap();
-            assert_eq!(reply.server_us, micros);
+            let (reply, server_us) = parse_acquire(text_of(&reply)).unwrap();
+            assert_eq!(server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
             if let AcquireReply::Busy { .. } = expected {
                 // An owner that got this reply has no entry in the queue.
                 model.histories.remove(who);
             }
-            (
-                format!("{:?}", reply.value),
-                format!("{expected:?}"),
-                notifications,
-            )
+            (format!("{reply:?}"), format!("{expected:?}"), notifications)
         }
         Step::Release {
             who,
@@ -155,7 +160,7 @@ fn step(
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
             let reply = server.run(RELEASE.of(server.is_sharded), server.declared(*kind), &args);
-            let (reply, server_us) = reply::release(reply::text_of(&reply)).unwrap();
+            let (reply, server_us) = parse_release(text_of(&reply)).unwrap();
             let may_omit_time = is_plain && model.lock_state.queue.is_none();
             assert!(server_us == Some(micros) || may_omit_time && server_us.is_none());
             let (expected, notifications) = model.lock_state.release(&command, &env);
@@ -170,7 +175,7 @@ fn step(
                 keys.push(KEYS[4]);
             }
             let reply = server.run(&RENEW, &keys, &args);
-            let reply = reply::renew(reply::text_of(&reply)).unwrap();
+            let (reply, found_value, _) = parse_renewal(text_of(&reply)).unwrap();
             let command = RenewCommand {
                 owner_id: owner_id(*who),
                 ttl_ms: *ttl_ms,
@@ -181,7 +186,7 @@ fn step(
             let refused = expected == RenewReply::NotOwner;
             let found = refused.then(|| model.found(env.now_ms())).flatten();
             (
-                format!("{:?}", reply.value),
+                format!("{:?}", (reply, found_value)),
                 format!("{:?}", (expected, found)),
                 Vec::new(),
             )

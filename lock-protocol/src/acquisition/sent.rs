@@ -365,12 +365,9 @@ impl SentAcquires {
     }
 
     /// Returns the entries that may have been in the queue before the last one.
-    pub fn earlier(&self) -> Vec<QueueEntry> {
+    pub fn earlier(&self) -> impl ExactSizeIterator<Item = &QueueEntry> {
         let earlier = self.entries.split_last().map_or(&[][..], |(_, all)| all);
-        earlier
-            .iter()
-            .map(|sent_entry| sent_entry.entry.clone())
-            .collect()
+        earlier.iter().map(|sent_entry| &sent_entry.entry)
     }
 
     /// Returns the longest lease that a handover to one of the entries sets.

@@ -8,7 +8,8 @@ use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
 use crate::kind::WireKind;
 use crate::owner_id::OwnerId;
-use crate::wire::QueueEntry;
+use crate::scripts::{Script, ScriptForm};
+use crate::wire::{OwnerText, QueueEntry};
 
 /// The place of a number with two digits, which most counts and lengths have.
 const PLACE: &[u8] = b"00\r\n";
@@ -17,11 +18,40 @@ const PLACE: &[u8] = b"00\r\n";
 #[derive(Debug)]
 pub struct CommandBuf<'a> {
     out: &'a mut Vec<u8>,
+    form: ScriptForm,
+    scripts: ScriptsBy,
+}
+
+/// How commands name a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptsBy {
+    /// By its hash. The server has to know it.
+    Hash,
+    /// By its text, for a server that doesn't know it. It knows it then.
+    Text,
 }
 
 impl<'a> CommandBuf<'a> {
     pub fn new(out: &'a mut Vec<u8>) -> Self {
-        Self { out }
+        Self::with_scripts(out, ScriptForm::Flagged, ScriptsBy::Hash)
+    }
+
+    pub fn with_scripts(out: &'a mut Vec<u8>, form: ScriptForm, scripts: ScriptsBy) -> Self {
+        Self { out, form, scripts }
+    }
+
+    /// Begins a command that runs a script. Its arguments follow.
+    pub fn script(&mut self, script: &Script, keys: &[&str]) -> Command<'_> {
+        let (verb, script) = match self.scripts {
+            ScriptsBy::Hash => ("EVALSHA", script.hash(self.form)),
+            ScriptsBy::Text => ("EVAL", script.text(self.form)),
+        };
+        let mut command = self.command(verb);
+        command.arg(script).arg(keys.len());
+        for key in keys {
+            command.arg(*key);
+        }
+        command
     }
 
     /// Begins a command. Dropping it ends the command.
@@ -133,6 +163,12 @@ impl sealed::Sealed for Arc<str> {
     }
 }
 
+impl sealed::Sealed for Vec<u8> {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+}
+
 impl sealed::Sealed for [u8] {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self);
@@ -150,7 +186,14 @@ macro_rules! args_by_display {
 }
 
 args_by_display!(u32, u64, u128, usize, i64);
-args_by_display!(OwnerId, FencingToken, ServerMs, QueueEntry, WireKind);
+args_by_display!(
+    OwnerId,
+    FencingToken,
+    ServerMs,
+    QueueEntry,
+    WireKind,
+    OwnerText<'_>
+);
 
 fn display(out: &mut Vec<u8>, arg: &impl Display) {
     // Writing to a vector doesn't fail.

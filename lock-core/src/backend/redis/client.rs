@@ -9,12 +9,9 @@ use tokio::sync::watch;
 
 use super::access::DeploymentKind;
 use super::channels::Listener;
-use super::connection::{Connection, EncodedReply};
+use super::connection::Connection;
 use super::connector::Connector;
-use super::errors::{
-    breaks_connection, is_script_denied, is_unknown_script, is_wrong_type, rejected,
-    without_scripts,
-};
+use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
 use super::key_channels::KeyChannels;
 use super::pool::Pool;
 use super::reply::ScriptReply;
@@ -25,21 +22,26 @@ use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::telemetry::Reporter;
-use lock_protocol::cleanup::ReleaseRequest;
-use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
-use lock_protocol::dialect::Dialect;
+use lock_protocol::codec::Codecs;
+use lock_protocol::codec::conditional::Conditional;
+use lock_protocol::codec::deadline::{DeadlineGetset, SharedDeadlines};
+use lock_protocol::codec::native::Native;
+use lock_protocol::codec::owner::Owner;
+use lock_protocol::codec::redisson::Redisson;
+use lock_protocol::codec::watch_multi::WatchMulti;
 use lock_protocol::key::LockKey;
-use lock_protocol::resp::Command;
 
 use crate::config::ManagerSettings;
 use crate::sync::Mutex;
-use lock_protocol::unconfirmed::Unconfirmed;
+use lock_protocol::ttl::whole_millis;
 use lock_protocol::wire;
 
 mod batch;
+mod run;
 
-pub(super) use batch::{Call, LastReply};
+pub(super) use batch::Call;
 
 /// The state of the connection that receives notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,13 @@ pub(super) struct RedisClient {
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
+    pub(super) codecs: Codecs,
+    /// The connections for transactions.
+    pub(super) transactions: Pool,
+    /// Held by the exchange of the calls that run in turn.
+    in_turn: tokio::sync::Mutex<()>,
+    /// It was reported that the server refuses messages.
+    is_refusal_of_messages_known: AtomicBool,
     server_clock: Mutex<ServerClock>,
     server_process: Mutex<ServerProcess>,
 }
@@ -131,10 +140,35 @@ struct ServerProcess {
     changed_at: Option<Moment>,
 }
 
+/// Returns the codecs of a manager's locks.
+fn codecs(config: &ManagerSettings, is_sharded: bool, written: SharedDeadlines) -> Codecs {
+    let owner = Owner {
+        label: Arc::clone(&config.label),
+    };
+    let watch_multi = WatchMulti {
+        owner: owner.clone(),
+    };
+    Codecs {
+        native: Native {
+            grace_ms: whole_millis(config.grace()),
+            is_sharded,
+        },
+        conditional: Conditional::new(watch_multi.clone()),
+        deadline: DeadlineGetset { written },
+        redisson: Redisson {
+            owner: owner.clone(),
+            is_sharded,
+        },
+        owner,
+        watch_multi,
+    }
+}
+
 impl RedisClient {
     pub(super) fn new(
-        connector: Connector,
+        [connector, transactions]: [Connector; 2],
         config: &ManagerSettings,
+        deadlines: SharedDeadlines,
         notifications: Arc<dyn NotificationSink>,
         reporter: Arc<Reporter>,
     ) -> Self {
@@ -153,6 +187,10 @@ impl RedisClient {
             notifications,
             reporter,
             command_timeout: config.command_timeout,
+            codecs: codecs(config, is_cluster, deadlines),
+            transactions: Pool::new(transactions),
+            in_turn: tokio::sync::Mutex::default(),
+            is_refusal_of_messages_known: AtomicBool::new(false),
             server_clock: Mutex::default(),
             server_process: Mutex::default(),
         }
@@ -228,48 +266,6 @@ impl RedisClient {
         known.changed_at
     }
 
-    /// Returns the connection for a release. A cancel uses the connection of its acquire, so that
-    /// it cannot overtake it; other releases use the connection of the calling runtime.
-    pub(super) async fn connection_for(
-        &self,
-        release_request: &ReleaseRequest,
-        limit: Duration,
-    ) -> Result<Arc<Connection>, LockError> {
-        let same = release_request
-            .origin
-            .and_then(|origin| self.pool.by_origin(origin));
-        match same {
-            Some(connection) => Ok(connection),
-            None => self.pool.for_current_runtime(limit).await,
-        }
-    }
-
-    /// Runs a script by its hash, or by its text if the server does not know it. The inner result
-    /// holds the server's own errors. `now` is the time of the caller, not long ago: reading the clock
-    /// again has a cost.
-    pub(super) async fn run(
-        &self,
-        connection: &Connection,
-        script: &Script,
-        keys: &[&str],
-        write_args: impl Fn(&mut Command<'_>),
-        deadline: Deadline,
-        now: Moment,
-    ) -> Result<Result<EncodedReply, RedisError>, LockError> {
-        let limit = deadline.left_at(now);
-        let form = connection.abilities.script_form();
-        let by_hash = |out: &mut Vec<u8>| script.write_by_hash(form, out, keys, &write_args);
-        let reply = connection.call_encoded(by_hash, limit).await?;
-        match reply {
-            Err(error) if is_unknown_script(&error) => {
-                let by_text =
-                    |out: &mut Vec<u8>| script.write_by_text(form, out, keys, &write_args);
-                connection.call_encoded(by_text, deadline.left()).await
-            }
-            reply => Ok(reply),
-        }
-    }
-
     /// Runs a script, and reads its reply of at most `largest` bytes. An error names `key`.
     #[expect(
         clippy::too_many_arguments,
@@ -305,17 +301,6 @@ impl RedisClient {
         Ok((sent, reply))
     }
 
-    /// Returns what a copy of an acquire leaves open that is sent now, until its reply.
-    pub(super) fn unconfirmed(
-        &self,
-        connection: &Connection,
-        not_after_ms: ServerMs,
-        now: Moment,
-    ) -> Unconfirmed {
-        let run_id = connection.process();
-        Unconfirmed::new(not_after_ms, run_id, now, self.command_timeout)
-    }
-
     /// Returns the time limit of a command that is sent now.
     pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
         let clock_sync = self.server_clock.lock().for_connection(connection.first);
@@ -332,13 +317,7 @@ pub(super) fn server_error(
     if is_wrong_type(error) {
         return foreign_key::companion(key);
     }
-    let denies_scripts = key.dialect() == Dialect::Native && is_script_denied(error);
     let error = rejected(connection.user.as_deref(), error);
-    let error = if denies_scripts {
-        without_scripts(error)
-    } else {
-        error
-    };
     if breaks_connection(&error) {
         connection.mark_broken(&error);
     }

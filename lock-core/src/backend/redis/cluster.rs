@@ -139,7 +139,7 @@ async fn drop_key(
     let mut call = RoutedCall::begin(nodes, &request.key, limit);
     loop {
         let error = match call.target().await {
-            Ok(node) => match node.native.drop_key(request, call.left()).await {
+            Ok(node) => match node.free_key(request, call.left()).await {
                 Ok(was_owner) => return Ok(was_owner),
                 Err(error) => {
                     if may_have_run(&error) {

@@ -5,16 +5,14 @@
 //! under way at a time; the renewals that come meanwhile form the next one, and share its `WAIT`.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
-
-use redis::{Cmd, RedisError, Value};
 
 use super::client::RedisClient;
 use super::connection::Connection;
 use super::connector::Connector;
-use super::errors::{error_text, is_unknown_command, rejected, timed_out};
-use super::native::NativeLocks;
+use super::errors::timed_out;
 use super::pool::Pool;
 use super::reply::unexpected;
 use crate::backend::Renewal;
@@ -23,7 +21,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use lock_protocol::acquisition::{Origin, RenewOutcome};
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::ttl::whole_millis;
+use lock_protocol::op::{Outcome, WaitFor};
 
 type ConfirmedRenewals = Vec<Result<RenewOutcome, LockError>>;
 
@@ -61,9 +59,9 @@ impl Confirmer {
     pub(super) async fn probe(&self, limit: Duration) -> Result<(), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let connection = self.pool.for_current_runtime(limit).await?;
-        let command = self.command(Duration::from_millis(1));
-        let reply = connection.call(&command, deadline.left()).await?;
-        self.acknowledged(&connection, reply).map(drop)
+        let wait = self.wait_for(Duration::from_millis(1));
+        let acknowledged = self.client.wait(&connection, &wait, deadline).await;
+        self.acknowledged(&connection, acknowledged).map(drop)
     }
 
     /// Renews leases, and waits for the acknowledgments. Too few of them are an error for each lease.
@@ -110,16 +108,14 @@ impl Confirmer {
             .iter()
             .flat_map(|ticket| ticket.renewals.iter().cloned())
             .collect();
-        let wait = self.command(self.confirm.within);
-        let (results, reply) =
-            NativeLocks::renew_on(&self.client, connection, &renewals, Some(&wait), limit).await;
-        // Without a reply, each renewal has the error of the connection.
-        let confirmed = match reply {
-            Some(reply) => self
-                .acknowledged(connection, reply)
-                .and_then(|acknowledged| self.check(connection, acknowledged)),
-            None => Ok(()),
-        };
+        let wait = self.wait_for(self.confirm.within);
+        let (results, acknowledged) = self
+            .client
+            .confirm(connection, &renewals, &wait, limit)
+            .await;
+        let confirmed = self
+            .acknowledged(connection, acknowledged)
+            .and_then(|acknowledged| self.check(connection, acknowledged));
         let mut results = results
             .into_iter()
             .map(|result| match (result, &confirmed) {
@@ -133,33 +129,25 @@ impl Confirmer {
         }
     }
 
-    /// Returns the command that waits this long for the acknowledgments.
-    fn command(&self, within: Duration) -> Cmd {
-        let mut command;
-        if self.confirm.fsync {
-            command = redis::cmd("WAITAOF");
-            command.arg(1);
-        } else {
-            command = redis::cmd("WAIT");
+    fn wait_for(&self, within: Duration) -> WaitFor {
+        WaitFor {
+            replicas: self.confirm.replicas,
+            disk: self.confirm.fsync,
+            within,
         }
-        command.arg(self.confirm.replicas).arg(whole_millis(within));
-        command
     }
 
     /// Returns whether the disk of the primary, if it is asked, and how many replicas have acknowledged.
     fn acknowledged(
         &self,
         connection: &Connection,
-        reply: Result<Value, RedisError>,
+        outcome: Option<Result<Outcome, LockError>>,
     ) -> Result<(bool, u32), LockError> {
-        let reply = reply.map_err(|error| self.refused(connection, &error))?;
-        let read = if self.confirm.fsync {
-            redis::from_redis_value(reply)
-                .map(|(local, replicas): (u32, u32)| (local > 0, replicas))
-        } else {
-            redis::from_redis_value(reply).map(|replicas| (true, replicas))
-        };
-        read.map_err(|_| unexpected())
+        match outcome {
+            Some(Ok(Outcome::Acknowledged { by_disk, replicas })) => Ok((by_disk, replicas)),
+            Some(Err(error)) => Err(self.refused(connection, error)),
+            Some(Ok(_)) | None => Err(unexpected()),
+        }
     }
 
     fn check(
@@ -185,9 +173,11 @@ impl Confirmer {
         ))
     }
 
-    fn refused(&self, connection: &Connection, error: &RedisError) -> LockError {
+    fn refused(&self, connection: &Connection, error: LockError) -> LockError {
         let address = &connection.node.text;
-        let text = error_text(error);
+        let Some(text) = error.source().map(ToString::to_string) else {
+            return error;
+        };
         if text.contains("appendonly is disabled") {
             return LockError::advised(
                 BackendErrorKind::Misconfigured,
@@ -195,14 +185,14 @@ impl Confirmer {
                 "set `appendonly yes` on the server, or use `Confirm::replicas`",
             );
         }
-        if self.confirm.fsync && is_unknown_command(error) {
+        if self.confirm.fsync && text.contains("unknown command") {
             return LockError::advised(
                 BackendErrorKind::Unsupported,
                 format!("the lock server at {address} does not know WAITAOF"),
                 "use Redis 7.2 or later, or Valkey; or `Confirm::replicas`",
             );
         }
-        rejected(connection.user.as_deref(), error)
+        error
     }
 
     fn enqueue(&self, connection: &Connection, ticket: &Arc<Ticket>) {

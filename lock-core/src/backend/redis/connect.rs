@@ -15,17 +15,18 @@ use super::confirmer::Confirmer;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
-use super::dialects::{Dialects, SharedDeadlines, check_clocks};
-use super::native::NativeLocks;
 use super::node::{Node, Whereabouts};
 use super::place::{NodeAddress, Place, Topology};
 use super::{scripts, security, url};
 use crate::backend::{Backend, NotificationSink};
 use crate::config::ManagerSettings;
 use crate::config::server::{Security, ServerPlace, SharedProvider};
+use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::codec::deadline::SharedDeadlines;
+use lock_protocol::dialect::CLOCK_TOLERANCE;
 
 /// Makes the backends of single servers. They share the login, the settings and the sinks.
 pub(super) struct NodeMaker {
@@ -71,8 +72,12 @@ impl NodeMaker {
             scripts.push(&scripts::RAISE);
         }
         let client = Arc::new(RedisClient::new(
-            connector(scripts).for_dialect(settings.dialect),
+            [
+                connector(scripts).for_dialect(settings.dialect),
+                connector(Vec::new()),
+            ],
             settings,
+            self.deadlines.clone(),
             Arc::clone(&self.notifications),
             Arc::clone(&self.reporter),
         ));
@@ -82,13 +87,6 @@ impl NodeMaker {
         });
         RedisBackend {
             confirmer,
-            native: NativeLocks::new(Arc::clone(&client), settings),
-            dialects: Dialects::new(
-                Arc::clone(&client),
-                connector(Vec::new()),
-                settings,
-                Arc::clone(&self.deadlines),
-            ),
             client,
             #[cfg(feature = "sentinel")]
             primary_changed: Notify::new(),
@@ -280,7 +278,10 @@ async fn checked(
         confirmer.probe(deadline.left()).await?;
     }
     if settings.dialect.capabilities().needs_clocks {
-        check_clocks(connection)?;
+        let difference = connection.clock_difference;
+        if difference > CLOCK_TOLERANCE {
+            return Err(clocks_differ(&format!("{difference:?}")));
+        }
     }
     Ok(Arc::new(backend))
 }

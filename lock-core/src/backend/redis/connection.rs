@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
 use tokio::time::error::Elapsed;
 
-use super::abilities::Abilities;
 use super::credentials::{self, Issued};
 use super::errors::{io_error, timed_out};
 use super::handshake::Greeting;
@@ -18,6 +17,7 @@ use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
+use lock_protocol::codec::abilities::Abilities;
 use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
@@ -264,29 +264,9 @@ impl Connection {
         self.values(&replies)
     }
 
-    /// Sends one command that `write` encodes, and waits at most `limit` for its reply. Returns the
-    /// bytes of the reply, or the error that the server replied.
-    pub(super) async fn call_encoded(
-        &self,
-        write: impl FnMut(&mut Vec<u8>) + Unpin,
-        limit: Duration,
-    ) -> Result<Result<EncodedReply, RedisError>, LockError> {
-        let expected = Expected {
-            replies: 1,
-            largest: LOCK_REPLY,
-        };
-        let reply = self.exchange(write, expected, limit).await?;
-        if is_error(&reply) {
-            let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
-            return Ok(value.map(|_| EncodedReply(reply)));
-        }
-        self.has_answered.store(true, Ordering::Relaxed);
-        Ok(Ok(EncodedReply(reply)))
-    }
-
     /// Sends the commands that `write` encodes. Behind the first one, `write` adds `ASKING` where it is
     /// needed.
-    async fn exchange(
+    pub(super) async fn exchange(
         &self,
         mut write: impl FnMut(&mut Vec<u8>) + Unpin,
         expected: Expected,
@@ -375,24 +355,9 @@ impl Connection {
     }
 }
 
-/// The bytes of one reply that is not an error.
-pub(super) struct EncodedReply(Vec<u8>);
-
-impl EncodedReply {
-    /// Returns the text of a reply that is one string.
-    pub(super) fn text(&self) -> Option<&[u8]> {
-        Replies::new(&self.0).next()?.text()
-    }
-}
-
 /// Returns the user that logs in. Without a password there is no login, and the text in the place of the
 /// user may be a password.
 fn login_user(login: &RedisConnectionInfo) -> Option<Arc<str>> {
     login.password()?;
     login.username().map(Into::into)
-}
-
-/// Returns whether the only reply in these bytes is an error of the server.
-fn is_error(reply: &[u8]) -> bool {
-    matches!(reply.first(), Some(b'-' | b'!'))
 }

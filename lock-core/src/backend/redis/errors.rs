@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisConnectionInfo, RedisError};
 
+use crate::error::texts::backend_kind;
 use crate::error::{BackendErrorKind, LockError};
+use lock_protocol::op::Refusal;
 use lock_protocol::redirect::Redirect;
+use lock_protocol::resp::ServerError;
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
 /// The longest text of a server that an error or a log line contains.
@@ -188,72 +191,38 @@ pub(super) fn breaks_connection(error: &LockError) -> bool {
     )
 }
 
+/// Returns what the server said; `None` for an error of the client library or the socket.
+fn refusal_of(error: &RedisError) -> Option<Refusal> {
+    let code = error.code()?;
+    let line = match error.detail() {
+        Some(detail) => format!("{code} {detail}"),
+        None => code.to_owned(),
+    };
+    Some(Refusal::of(ServerError::parse(line.as_bytes())))
+}
+
 fn kind_of(error: &RedisError) -> BackendErrorKind {
-    let error_text = error.detail().unwrap_or_default();
-    match error.code() {
-        Some("LOADING") => BackendErrorKind::Loading,
-        Some("BUSY") => BackendErrorKind::ScriptBusy,
-        Some("OOM") => BackendErrorKind::OutOfMemory,
-        Some("MISCONF") => BackendErrorKind::Misconfigured,
-        Some("CLUSTERDOWN") => BackendErrorKind::ClusterDown,
-        Some("MOVED" | "ASK" | "TRYAGAIN") => BackendErrorKind::SlotMoving,
-        Some("NOREPLICAS") => BackendErrorKind::NoReplicas,
-        Some("READONLY" | "MASTERDOWN" | "UNBLOCKED") => BackendErrorKind::NotPrimary,
-        Some("NOAUTH" | "WRONGPASS") => BackendErrorKind::Authentication,
-        Some("NOPERM") => BackendErrorKind::Permission,
-        _ if error_text.contains("max number of clients") => BackendErrorKind::TooManyClients,
-        // Inside a script, older servers report this without the code.
-        _ if error_text.contains("The user executing the script can't") => {
-            BackendErrorKind::Permission
-        }
-        // The client library drops the code of a refused SELECT.
-        _ if error_text.contains("no permissions to run") => BackendErrorKind::Permission,
-        _ => match error.kind() {
-            ErrorKind::AuthenticationFailed => BackendErrorKind::Authentication,
-            ErrorKind::InvalidClientConfig => BackendErrorKind::InvalidUrl,
-            ErrorKind::RESP3NotSupported | ErrorKind::UnexpectedReturnType | ErrorKind::Parse => {
-                BackendErrorKind::Unsupported
-            }
-            _ if error.is_timeout() => BackendErrorKind::TimedOut,
-            _ if error.is_io_error() || error.is_unrecoverable_error() => {
-                BackendErrorKind::Unreachable
-            }
-            _ => BackendErrorKind::Other,
-        },
+    if let Some(refusal) = refusal_of(error) {
+        return backend_kind(refusal.kind);
     }
-}
-
-/// Returns the error for a server without the commands that `ReleaseMethod::Native` needs.
-pub(super) fn no_owner_commands(address: &str) -> LockError {
-    LockError::advised(
-        BackendErrorKind::Unsupported,
-        format!(
-            "the lock server at {address} does not have the commands of `ReleaseMethod::Native` \
-             (`SET` with `IFEQ`, and `DELEX` or `DELIFEQ`)"
-        ),
-        "use `ReleaseMethod::Auto`, or Redis 8.4 or later, or Valkey 9.0 or later",
-    )
-}
-
-/// Returns whether the user may not run scripts.
-pub(super) fn is_script_denied(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
-    is_no_permission(error)
-        && ["'evalsha'", "'eval'"]
-            .iter()
-            .any(|name| text.contains(name))
+    match error.kind() {
+        // The client library drops the code of a refused SELECT.
+        _ if text.contains("no permissions to run") => BackendErrorKind::Permission,
+        ErrorKind::AuthenticationFailed => BackendErrorKind::Authentication,
+        ErrorKind::InvalidClientConfig => BackendErrorKind::InvalidUrl,
+        ErrorKind::RESP3NotSupported | ErrorKind::UnexpectedReturnType | ErrorKind::Parse => {
+            BackendErrorKind::Unsupported
+        }
+        _ if error.is_timeout() => BackendErrorKind::TimedOut,
+        _ if error.is_io_error() || error.is_unrecoverable_error() => BackendErrorKind::Unreachable,
+        _ => BackendErrorKind::Other,
+    }
 }
 
-/// Adds to the advice of a native lock's error that another dialect needs no scripts.
-pub(super) fn without_scripts(error: LockError) -> LockError {
-    match error {
-        LockError::Backend(error) => LockError::Backend(error.with_advice(
-            "grant the user this right; `lockctl doctor` names all that are missing, and the page \
-             `redis` of the guide lists those that locks need. Without the right to run scripts, use \
-             `Dialect::SetNxPx` with `ReleaseMethod::Auto`",
-        )),
-        other => other,
-    }
+/// Returns whether the server does not know the command or the form of its arguments, or the user may not run it.
+pub(super) fn is_of_command(error: &RedisError) -> bool {
+    refusal_of(error).is_some_and(|refusal| refusal.is_of_command())
 }
 
 /// Returns whether the user may not run the command.
@@ -264,11 +233,6 @@ pub(super) fn is_no_permission(error: &RedisError) -> bool {
 /// Returns whether the same command may succeed a moment later.
 pub(super) fn is_transient(error: &RedisError) -> bool {
     kind_of(error).is_transient()
-}
-
-/// Returns whether the server has no memory for the command.
-pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
-    error.code() == Some("OOM")
 }
 
 /// Returns whether the server may have refused the text of a script, and not the command or the user.

@@ -1,9 +1,9 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
-use super::abilities::{Abilities, ask_commands};
 use super::access::DeploymentKind;
 use super::connection::since_epoch;
 use super::connector::Connector;
+use lock_protocol::codec::abilities::Abilities;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::Ordering;
@@ -29,6 +29,7 @@ use lock_protocol::wire::{MAX_LABEL, tidy};
 mod preparation;
 mod version;
 
+use preparation::ask_commands;
 use version::check_version;
 
 /// What the handshake found out.

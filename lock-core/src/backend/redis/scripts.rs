@@ -1,8 +1,6 @@
-//! The commands that run the scripts of `lock-protocol`.
+//! The commands of the client library that run the scripts of `lock-protocol`.
 
 use redis::Cmd;
-
-use lock_protocol::resp::{Command, CommandBuf};
 
 pub(crate) use lock_protocol::scripts::*;
 
@@ -16,22 +14,6 @@ const ARGS_LEN: usize = 192;
 pub(crate) trait ScriptCommands {
     fn by_hash(&self, form: ScriptForm, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd;
     fn by_text(&self, form: ScriptForm, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd;
-
-    /// Appends the command to a buffer.
-    fn write_by_hash(
-        &self,
-        form: ScriptForm,
-        out: &mut Vec<u8>,
-        keys: &[&str],
-        write_args: impl FnOnce(&mut Command<'_>),
-    );
-    fn write_by_text(
-        &self,
-        form: ScriptForm,
-        out: &mut Vec<u8>,
-        keys: &[&str],
-        write_args: impl FnOnce(&mut Command<'_>),
-    );
 }
 
 impl ScriptCommands for Script {
@@ -42,26 +24,6 @@ impl ScriptCommands for Script {
     fn by_text(&self, form: ScriptForm, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
         command("EVAL", self.text(form), keys, write_args)
     }
-
-    fn write_by_hash(
-        &self,
-        form: ScriptForm,
-        out: &mut Vec<u8>,
-        keys: &[&str],
-        write_args: impl FnOnce(&mut Command<'_>),
-    ) {
-        write_command(out, "EVALSHA", self.hash(form), keys, write_args);
-    }
-
-    fn write_by_text(
-        &self,
-        form: ScriptForm,
-        out: &mut Vec<u8>,
-        keys: &[&str],
-        write_args: impl FnOnce(&mut Command<'_>),
-    ) {
-        write_command(out, "EVAL", self.text(form), keys, write_args);
-    }
 }
 
 fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut Cmd)) -> Cmd {
@@ -70,20 +32,4 @@ fn command(verb: &str, script: &str, keys: &[&str], write_args: impl FnOnce(&mut
     command.arg(verb).arg(script).arg(keys.len()).arg(keys);
     write_args(&mut command);
     command
-}
-
-fn write_command(
-    out: &mut Vec<u8>,
-    verb: &str,
-    script: &str,
-    keys: &[&str],
-    write_args: impl FnOnce(&mut Command<'_>),
-) {
-    let mut buffer = CommandBuf::new(out);
-    let mut command = buffer.command(verb);
-    command.arg(script).arg(keys.len());
-    for key in keys {
-        command.arg(*key);
-    }
-    write_args(&mut command);
 }

@@ -141,7 +141,7 @@ impl<P: Peers> ClientStep<'_, P> {
             entry: sent.entry().cloned(),
             kind: sent.lease_config.kind,
             purpose: sent.purpose,
-            earlier: sent.earlier(),
+            earlier: sent.earlier().cloned().collect(),
         };
         let owner_id = sent.owner_id;
         self.send(MessageLane::Acquire, owner_id, request);

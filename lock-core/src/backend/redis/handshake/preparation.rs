@@ -1,17 +1,19 @@
 //! Prepares a new connection for its dialect: loads scripts, and finds out what the server can do.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 
-use crate::backend::redis::abilities::{Abilities, OpenQuestion, OwnerCheck, ask_scripts};
 use crate::backend::redis::connector::Connector;
 use crate::backend::redis::errors::{
-    error_text, is_no_permission, is_transient, lock_error, may_refuse_text, no_owner_commands,
+    error_text, is_no_permission, is_of_command, is_transient, is_unknown_script, lock_error,
+    may_refuse_text,
 };
 use crate::backend::redis::node::Node;
 use crate::backend::redis::scripts::{self, Script, ScriptForm};
 use crate::error::LockError;
+use crate::error::texts::no_owner_commands;
 use crate::telemetry::LockEvent;
+use lock_protocol::codec::abilities::{Abilities, OpenQuestion, OwnerCheck};
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
 
 /// The dialect whose scripts `ReleaseMethod::Auto` needs when it uses scripts.
@@ -113,11 +115,23 @@ impl Connector {
                 error: &error_text(error),
             });
         }
-        abilities.record_commands(commands).map_err(failed)?;
+        // A server that refuses the question has none of the commands.
+        let infos = match commands {
+            Ok(Value::Array(infos)) => infos,
+            Ok(_) => Vec::new(),
+            Err(error) if is_of_command(&error) => Vec::new(),
+            Err(error) => return Err(failed(error)),
+        };
+        let has = |at| matches!(infos.get(at), Some(Value::Array(info)) if !info.is_empty());
+        abilities.know_commands(has(0), has(1));
         if abilities.owner_check(release) == Err(OpenQuestion::Scripts) {
             let reply = handle.send_packed_command(&ask_scripts()).await;
-            let reply = reply.and_then(Value::extract_error);
-            abilities.record_scripts(reply).map_err(failed)?;
+            let are_allowed = match reply.and_then(Value::extract_error) {
+                Err(error) if is_of_command(&error) => false,
+                Err(error) if !is_unknown_script(&error) => return Err(failed(error)),
+                _ => true,
+            };
+            abilities.know_scripts(are_allowed);
         }
         match abilities.owner_check(release) {
             Ok(OwnerCheck::Script) => {
@@ -133,6 +147,21 @@ impl Connector {
             Err(_unsupported) => Err(no_owner_commands(&node.text)),
         }
     }
+}
+
+/// Returns the command that asks which commands the server has.
+pub(super) fn ask_commands() -> Cmd {
+    let mut command = redis::cmd("COMMAND");
+    command.arg("INFO").arg("DELEX").arg("DELIFEQ");
+    command
+}
+
+/// Returns a command that fails, and whose error shows whether the user may run scripts.
+fn ask_scripts() -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    // The hash of no script.
+    command.arg("0".repeat(40)).arg(0);
+    command
 }
 
 /// Loads scripts in one pipeline. Returns the first error.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::super::{merge, split};
 use super::attempt::lasting;
 use super::server::{QuorumServer, SentOrigins};
 use super::{QuorumServers, local_ms};
@@ -94,22 +93,26 @@ async fn release_at(
         return vec![Backend::release(backend, one, limit).await];
     }
     // A release over the connection of its acquire cannot overtake it, and is no part of a batch.
-    let follows = |request: &&ReleaseRequest| request.origin.is_some();
-    let all: Vec<_> = requests.iter().collect();
-    let (following, batch) = split(&all, follows);
     let mut singles = JoinSet::new();
-    for (at, request) in following.iter().enumerate() {
-        let (server, request) = (Arc::clone(&server), (*request).clone());
+    let mut batch = Vec::new();
+    let mut places = Vec::new();
+    for (at, request) in requests.iter().enumerate() {
+        if request.origin.is_none() {
+            batch.push(request);
+            places.push(at);
+            continue;
+        }
+        let (server, request) = (Arc::clone(&server), request.clone());
         singles.spawn(async move {
             let result = Backend::release(&server.backend, &request, limit).await;
             (at, result)
         });
     }
     let batch = Backend::release_all(backend, &batch, limit).await;
-    let mut singles = singles.join_all().await;
-    singles.sort_unstable_by_key(|(at, _)| *at);
-    let singles = singles.into_iter().map(|(_, result)| result).collect();
-    merge(&all, follows, singles, batch)
+    let mut results = singles.join_all().await;
+    results.extend(places.into_iter().zip(batch));
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// The release of one lock.

@@ -5,29 +5,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::super::RedisBackend;
-use super::super::client::server_error;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
-use super::super::reply::{self, ScriptReply, text_of};
-use super::super::scripts::{ACQUIRE, RAISE};
 use super::quarantine::{Quarantine, SeenProcess};
 use super::unreleased::Unreleased;
 use crate::backend::Backend;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use crate::telemetry::LockCommand;
-use lock_protocol::acquisition::{AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, SentAcquires};
+use lock_protocol::acquisition::{
+    AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, RenewOutcome, SentAcquires,
+};
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
-use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use lock_protocol::dialect::Scheme;
+use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
-use lock_protocol::lock_state::{AcquireReply, RenewReply};
+use lock_protocol::op::{RaiseTo, Renewal};
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::quorum::ServerLease;
-use lock_protocol::resp::Command;
-use lock_protocol::resp::LOCK_REPLY;
 
 /// How often a server may reply that a command came late, or that more dead waiters are to be removed.
 const ACQUIRE_TRIES: u8 = 5;
@@ -214,75 +210,11 @@ impl QuorumServer {
     ) -> Result<AcquireVote, LockError> {
         let connection = self.admit(admission, deadline.left()).await?;
         order.origins.set(number, connection.origin);
-        match order.key.dialect().scheme() {
-            None => self.acquire_native(order, &connection, deadline).await,
-            Some(scheme) => {
-                self.acquire_plain(scheme, order, &connection, deadline)
-                    .await
-            }
-        }
+        self.acquire_over(order, &connection, deadline).await
     }
 
-    async fn acquire_native(
+    async fn acquire_over(
         &self,
-        order: &AcquireOrder,
-        connection: &Connection,
-        deadline: Deadline,
-    ) -> Result<AcquireVote, LockError> {
-        let client = &self.backend.client;
-        let keys = order.key.all();
-        for _ in 0..ACQUIRE_TRIES {
-            let now = Clock::System.now();
-            let not_after = client.not_after(connection, now);
-            let write_args = |command: &mut Command<'_>| {
-                command
-                    .arg(order.owner_id)
-                    .arg(order.lease_config.ttl.as_millis())
-                    .arg(connection.floor_us())
-                    .arg(not_after.not_after_ms)
-                    .arg(&*order.label)
-                    .arg("")
-                    .arg(connection.lead_us());
-            };
-            let script = ACQUIRE.of(false);
-            let reply = client
-                .run(connection, script, &keys[..4], write_args, deadline, now)
-                .await?;
-            let reply = reply.map_err(|error| server_error(connection, &order.key, &error))?;
-            let ScriptReply { value, server_us } = reply::acquire(reply.text())?;
-            client.record_server_time(connection, now, server_us);
-            match value {
-                AcquireReply::Late | AcquireReply::More => {}
-                AcquireReply::Held {
-                    token,
-                    remaining_ms,
-                } => {
-                    return Ok(AcquireVote::Held(ServerLease {
-                        token: Some(token),
-                        remaining: Duration::from_millis(remaining_ms),
-                        sent_at: now,
-                    }));
-                }
-                AcquireReply::Busy { holder } | AcquireReply::Queued { holder, .. } => {
-                    let remaining = holder.remaining_ms.map(Duration::from_millis);
-                    let read_at = Some(ServerMs::from_micros(server_us));
-                    return Ok(AcquireVote::Busy {
-                        holder: ObservedHolder::from_value(&holder.value, remaining, read_at),
-                        remaining,
-                    });
-                }
-                AcquireReply::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
-                // Only a downgrade gets it, and a quorum has none.
-                AcquireReply::NotOwner => return Err(reply::unexpected()),
-            }
-        }
-        Err(self.rejects())
-    }
-
-    /// Acquires the key in a dialect of one key, without a fencing token.
-    async fn acquire_plain(
-        &self,
-        scheme: Scheme,
         order: &AcquireOrder,
         connection: &Connection,
         deadline: Deadline,
@@ -290,18 +222,16 @@ impl QuorumServer {
         let label = Arc::clone(&order.label);
         let (owner_id, key) = (order.owner_id, order.key.clone());
         let mut sent = SentAcquires::new(owner_id, key, order.lease_config, label, None);
-        let dialects = &self.backend.dialects;
         for _ in 0..ACQUIRE_TRIES {
-            let limit = deadline.left();
-            match dialects
-                .acquire_over(connection, scheme, &mut sent, limit)
-                .await?
-            {
+            let outcome = self.backend.acquire_over(connection, &mut sent, deadline);
+            match outcome.await? {
                 AcquireOutcome::Held {
-                    sent, remaining, ..
+                    token,
+                    sent,
+                    remaining,
                 } => {
                     return Ok(AcquireVote::Held(ServerLease {
-                        token: None,
+                        token,
                         remaining,
                         sent_at: sent,
                     }));
@@ -347,45 +277,37 @@ impl QuorumServer {
         admission: Admission,
         deadline: Deadline,
     ) -> Result<Option<(ServerLease, u64)>, LockError> {
-        let client = &self.backend.client;
         let connection = self.admit(admission, deadline.left()).await?;
-        let mut args = vec![order.owner_id.to_string(), token.to_string()];
-        if kind == RaiseKind::Exact {
-            args.push("exact".to_owned());
-        }
-        let keys = [order.key.as_str(), order.key.counter()];
-        let read = |value| {
-            let ScriptReply { value, server_us } = reply::renew(text_of(&value))?;
-            let value = value.0;
-            Ok(ScriptReply { value, server_us })
+        let renewal = Renewal {
+            key: order.key.clone(),
+            owner_id: order.owner_id,
+            ttl: order.lease_config.ttl.as_duration(),
+            lease_config: order.lease_config,
+            label: Arc::clone(&order.label),
+            confirmed_at: Clock::System.now(),
         };
-        let (sent_at, reply) = client
-            .call_script(
-                &connection,
-                &RAISE,
-                &order.key,
-                &keys,
-                &args,
-                read,
-                LOCK_REPLY,
-                deadline.left(),
-            )
-            .await?;
-        Ok(match reply.value {
-            RenewReply::Held {
-                token,
-                remaining_ms,
-            } => {
-                let remaining = Duration::from_millis(remaining_ms);
-                let lease = ServerLease {
-                    token: Some(token),
+        let to = match kind {
+            RaiseKind::Higher => RaiseTo::AtLeast(token),
+            RaiseKind::Exact => RaiseTo::Exactly(token),
+        };
+        let backend = &self.backend;
+        Ok(
+            match backend.raise(&connection, &renewal, to, deadline).await? {
+                RenewOutcome::Held {
+                    token,
+                    sent,
                     remaining,
-                    sent_at,
-                };
-                Some((lease, connection.first.run_id))
-            }
-            RenewReply::NotOwner => None,
-        })
+                } => {
+                    let lease = ServerLease {
+                        token,
+                        remaining,
+                        sent_at: sent,
+                    };
+                    Some((lease, connection.first.run_id))
+                }
+                RenewOutcome::NotOwner(_) => None,
+            },
+        )
     }
 
     /// Takes an acquire back. Returns whether it can take effect no more.
@@ -412,10 +334,7 @@ impl QuorumServer {
     ) -> Result<ReleaseOutcome, LockError> {
         let client = &self.backend.client;
         let began = client.begin_command();
-        let result = match request.key.dialect().scheme() {
-            None => self.backend.native.release(request, limit).await,
-            Some(scheme) => self.backend.dialects.release(scheme, request, limit).await,
-        };
+        let result = self.backend.release_one(request, limit).await;
         client.end_command(LockCommand::Cancel, began, result.as_ref().err());
         result
     }

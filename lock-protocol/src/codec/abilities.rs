@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use redis::{RedisError, Value};
-
-use super::errors::{is_no_permission, is_unknown_command};
-use super::scripts::ScriptForm;
-use lock_protocol::dialect::ReleaseMethod;
+use crate::dialect::ReleaseMethod;
+use crate::op::Refusal;
+use crate::resp::{CommandBuf, Reply};
+use crate::scripts::ScriptForm;
 
 /// The replies about the commands that check an owner are known.
 const COMMANDS_KNOWN: u8 = 1;
@@ -22,7 +21,7 @@ const PLAIN_SCRIPTS: u8 = 1 << 6;
 
 /// The command that deletes a key if it has this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeleteCommand {
+pub enum DeleteCommand {
     /// `DELEX key IFEQ value`, of Redis.
     Delex,
     /// `DELIFEQ key value`, of Valkey.
@@ -31,7 +30,7 @@ pub(super) enum DeleteCommand {
 
 /// How a connection checks the owner when it releases and renews a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OwnerCheck {
+pub enum OwnerCheck {
     Command(DeleteCommand),
     Script,
     Transaction,
@@ -39,35 +38,42 @@ pub(super) enum OwnerCheck {
 
 /// What to ask the server before the method is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpenQuestion {
-    /// [`ask_commands`].
+pub enum OpenQuestion {
+    /// Which of the commands it has.
     Commands,
-    /// [`ask_scripts`].
+    /// Whether the user may run scripts.
     Scripts,
     /// Nothing: the server lacks the commands, and the method needs them.
     Unsupported,
 }
 
+impl OpenQuestion {
+    /// Writes the command that asks.
+    pub fn encode(self, out: &mut CommandBuf<'_>) {
+        match self {
+            Self::Commands => {
+                out.command("COMMAND")
+                    .arg("INFO")
+                    .arg("DELEX")
+                    .arg("DELIFEQ");
+            }
+            // It fails, and its error shows whether the user may run scripts: no script has this hash.
+            Self::Scripts | Self::Unsupported => {
+                out.command("EVALSHA").arg(&*"0".repeat(40)).arg(0_u32);
+            }
+        }
+    }
+}
+
 /// Set of flags in one byte: each connection has one.
 #[derive(Debug, Default)]
-pub(super) struct Abilities(AtomicU8);
-
-/// Returns the command that asks which commands the server has.
-pub(super) fn ask_commands() -> redis::Cmd {
-    let mut command = redis::cmd("COMMAND");
-    command.arg("INFO").arg("DELEX").arg("DELIFEQ");
-    command
-}
-
-/// Returns a command that fails, and whose error shows whether the user may run scripts.
-pub(super) fn ask_scripts() -> redis::Cmd {
-    let mut command = redis::cmd("EVALSHA");
-    // The hash of no script.
-    command.arg("0".repeat(40)).arg(0);
-    command
-}
+pub struct Abilities(AtomicU8);
 
 impl Abilities {
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
     fn has(&self, flag: u8) -> bool {
         self.0.load(Ordering::Relaxed) & flag != 0
     }
@@ -76,53 +82,62 @@ impl Abilities {
         self.0.fetch_or(flags, Ordering::Relaxed);
     }
 
-    /// Records the reply to [`ask_commands`]. A server that refuses the question has none of the
-    /// commands. Returns the error if it says nothing about that.
-    pub(super) fn record_commands(
-        &self,
-        reply: Result<Value, RedisError>,
-    ) -> Result<(), RedisError> {
-        let found = match reply {
-            Ok(Value::Array(found)) => found,
-            Ok(_) => Vec::new(),
-            Err(error) if refuses_command(&error) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let is_known = |at: usize| match found.get(at) {
-            Some(Value::Array(fields)) => !fields.is_empty(),
-            _ => false,
-        };
-        let mut flags = COMMANDS_KNOWN;
-        if is_known(0) {
-            flags |= HAS_DELEX;
+    /// Records the reply to a question.
+    ///
+    /// # Errors
+    /// The server's error says nothing about the question.
+    pub fn record(&self, question: OpenQuestion, reply: Reply<'_>) -> Result<(), Refusal> {
+        match (question, reply.error().map(Refusal::of)) {
+            // A server that refuses the question has none of the commands.
+            (OpenQuestion::Commands, Some(refusal)) if refusal.is_of_command() => {
+                self.know_commands(false, false);
+            }
+            (OpenQuestion::Commands, None) => {
+                let mut infos = reply.items();
+                let mut is_known = || {
+                    let info = infos.as_mut().and_then(Iterator::next);
+                    let fields = info.and_then(Reply::items);
+                    fields.is_some_and(|mut fields| fields.next().is_some())
+                };
+                let (has_delex, has_delifeq) = (is_known(), is_known());
+                self.know_commands(has_delex, has_delifeq);
+            }
+            (OpenQuestion::Scripts, Some(refusal)) if refusal.is_of_command() => {
+                self.know_scripts(false);
+            }
+            (OpenQuestion::Scripts, Some(refusal)) if !refusal.is_unknown_script() => {
+                return Err(refusal);
+            }
+            (OpenQuestion::Scripts, _) => self.know_scripts(true),
+            (OpenQuestion::Unsupported, None) => {}
+            (_, Some(refusal)) => return Err(refusal),
         }
-        if is_known(1) {
-            flags |= HAS_DELIFEQ;
-        }
-        self.add(flags);
         Ok(())
     }
 
-    /// Records the reply to [`ask_scripts`]. Returns the error if it says nothing about that.
-    pub(super) fn record_scripts(
-        &self,
-        reply: Result<Value, RedisError>,
-    ) -> Result<(), RedisError> {
-        let flags = match reply {
-            Err(error) if refuses_command(&error) => SCRIPTS_KNOWN | SCRIPTS_DENIED,
-            Err(error) if error.code() != Some("NOSCRIPT") => return Err(error),
-            _ => SCRIPTS_KNOWN,
-        };
-        self.add(flags);
-        Ok(())
+    /// Records which commands the server has.
+    pub fn know_commands(&self, has_delex: bool, has_delifeq: bool) {
+        let delex = if has_delex { HAS_DELEX } else { 0 };
+        let delifeq = if has_delifeq { HAS_DELIFEQ } else { 0 };
+        self.add(COMMANDS_KNOWN | delex | delifeq);
+    }
+
+    /// Records whether the user may run scripts.
+    pub fn know_scripts(&self, are_allowed: bool) {
+        self.add(if are_allowed {
+            SCRIPTS_KNOWN
+        } else {
+            SCRIPTS_KNOWN | SCRIPTS_DENIED
+        });
     }
 
     /// Records that the server accepts the scripts only in their plain form.
-    pub(super) fn use_plain_scripts(&self) {
+    pub fn use_plain_scripts(&self) {
         self.add(PLAIN_SCRIPTS);
     }
 
-    pub(super) fn script_form(&self) -> ScriptForm {
+    #[inline]
+    pub fn script_form(&self) -> ScriptForm {
         if self.has(PLAIN_SCRIPTS) {
             ScriptForm::Plain
         } else {
@@ -131,12 +146,12 @@ impl Abilities {
     }
 
     /// Records that the server refused a command that checks an owner, although it has it.
-    pub(super) fn refuse_commands(&self) {
+    pub fn refuse_commands(&self) {
         self.add(COMMANDS_REFUSED);
     }
 
     /// Returns how this method checks the owner, or what to ask before.
-    pub(super) fn owner_check(&self, release: ReleaseMethod) -> Result<OwnerCheck, OpenQuestion> {
+    pub fn owner_check(&self, release: ReleaseMethod) -> Result<OwnerCheck, OpenQuestion> {
         if release == ReleaseMethod::WatchMulti {
             return Ok(OwnerCheck::Transaction);
         }
@@ -161,7 +176,7 @@ impl Abilities {
     }
 
     /// Returns how the owner is checked without commands of the server, or what to ask before.
-    pub(super) fn without_commands(&self) -> Result<OwnerCheck, OpenQuestion> {
+    pub fn without_commands(&self) -> Result<OwnerCheck, OpenQuestion> {
         if !self.has(SCRIPTS_KNOWN) {
             Err(OpenQuestion::Scripts)
         } else if self.has(SCRIPTS_DENIED) {
@@ -172,43 +187,28 @@ impl Abilities {
     }
 }
 
-/// Returns whether the server does not know a command or the form of its arguments, or the user may
-/// not run it. Such a command had no effect, and has none later.
-pub(super) fn refuses_command(error: &RedisError) -> bool {
-    let text = error.detail().unwrap_or_default();
-    is_no_permission(error)
-        || is_unknown_command(error)
-        || text.contains("syntax error")
-        || text.contains("wrong number of arguments")
-}
-
 #[cfg(test)]
 mod tests {
-    use redis::{ErrorKind, ServerErrorKind};
-
     use super::*;
+    use crate::resp::Replies;
+
+    fn record(abilities: &Abilities, question: OpenQuestion, reply: &str) -> Result<(), Refusal> {
+        let reply = Replies::new(reply.as_bytes()).next().unwrap();
+        abilities.record(question, reply)
+    }
 
     fn commands(has: [bool; 2]) -> Abilities {
         let abilities = Abilities::default();
         let info = |has| {
             if has {
-                Value::Array(vec![Value::BulkString(b"delex".to_vec())])
+                "*1\r\n$5\r\ndelex\r\n"
             } else {
-                Value::Nil
+                "_\r\n"
             }
         };
-        let reply = Ok(Value::Array(has.map(info).to_vec()));
-        abilities.record_commands(reply).unwrap();
+        let reply = format!("*2\r\n{}{}", info(has[0]), info(has[1]));
+        record(&abilities, OpenQuestion::Commands, &reply).unwrap();
         abilities
-    }
-
-    fn error(text: &str) -> RedisError {
-        (
-            ErrorKind::Server(ServerErrorKind::ResponseError),
-            "ERR",
-            text.to_owned(),
-        )
-            .into()
     }
 
     #[test]
@@ -236,8 +236,8 @@ mod tests {
         assert_eq!(native, Err(OpenQuestion::Unsupported));
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Err(OpenQuestion::Scripts));
-        let denied = error("unknown command 'EVALSHA', with args beginning with: '0'");
-        abilities.record_scripts(Err(denied)).unwrap();
+        let denied = "-ERR unknown command 'EVALSHA', with args beginning with: '0'\r\n";
+        record(&abilities, OpenQuestion::Scripts, denied).unwrap();
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Ok(OwnerCheck::Transaction));
     }
@@ -246,7 +246,8 @@ mod tests {
     fn refused_commands_are_not_tried_again() {
         let abilities = commands([true, false]);
         abilities.refuse_commands();
-        abilities.record_scripts(Ok(Value::Nil)).unwrap();
+        let unknown = "-NOSCRIPT No matching script.\r\n";
+        record(&abilities, OpenQuestion::Scripts, unknown).unwrap();
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Ok(OwnerCheck::Script));
         let native = abilities.owner_check(ReleaseMethod::Native);
@@ -256,10 +257,19 @@ mod tests {
     #[test]
     fn unrelated_error_leaves_the_question_open() {
         let abilities = Abilities::default();
-        let busy = || Err(error("the server is not ready"));
-        assert!(abilities.record_commands(busy()).is_err());
-        assert!(abilities.record_scripts(busy()).is_err());
+        let busy = "-LOADING the server is not ready\r\n";
+        assert!(record(&abilities, OpenQuestion::Commands, busy).is_err());
+        assert!(record(&abilities, OpenQuestion::Scripts, busy).is_err());
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Err(OpenQuestion::Commands));
+    }
+
+    #[test]
+    fn refused_question_about_commands_means_none() {
+        let abilities = Abilities::default();
+        let denied = "-NOPERM no permissions to run the 'command|info' command\r\n";
+        record(&abilities, OpenQuestion::Commands, denied).unwrap();
+        let native = abilities.owner_check(ReleaseMethod::Native);
+        assert_eq!(native, Err(OpenQuestion::Unsupported));
     }
 }

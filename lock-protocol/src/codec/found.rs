@@ -1,15 +1,14 @@
-//! Interprets the value of a key that another holder may have locked.
+//! Interprets the value of a key that another holder may have locked, in the dialects of one key.
 
 use std::time::Duration;
 
-use crate::error::LockError;
-use crate::error::foreign_key;
-use lock_protocol::acquisition::{AcquireOutcome, ObservedHolder};
-use lock_protocol::clock::{Moment, ServerMs};
-use lock_protocol::dialect::CLOCK_TOLERANCE;
-use lock_protocol::key::LockKey;
-use lock_protocol::lock_state::RawHolder;
-use lock_protocol::poll_schedule::HolderExpiry;
+use crate::acquisition::{AcquireOutcome, ObservedHolder};
+use crate::clock::{Moment, ServerMs};
+use crate::dialect::CLOCK_TOLERANCE;
+use crate::lock_state::RawHolder;
+use crate::op::{ForeignValue, Refusal, RefusalKind};
+use crate::poll_schedule::HolderExpiry;
+use crate::wire::{is_deadline, tidy_label};
 
 /// The state of the key that an acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub(super) enum FoundValue {
     Nothing,
     Value {
         text: String,
-        /// `None` for a key without expiry.
+        /// `None` for a key without an expiry.
         remaining: Option<Duration>,
     },
     /// The key has another type than a string.
@@ -42,40 +41,42 @@ impl FoundValue {
     pub(super) fn remaining(&self) -> Option<Duration> {
         match self {
             Self::Value { remaining, .. } => *remaining,
-            _ => None,
+            Self::Nothing | Self::Type(_) => None,
         }
     }
 }
 
+fn foreign(value: ForeignValue, found: &str) -> Refusal {
+    Refusal::own(RefusalKind::Foreign(value), found)
+}
+
 /// Returns the outcome of an acquire that expects an owner in the key.
 pub(super) fn expect_owner(
-    key: &LockKey,
     found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
-) -> Result<AcquireOutcome, LockError> {
+) -> Result<AcquireOutcome, Refusal> {
     if let FoundValue::Value { text, remaining } = found {
         // An owner may look like a deadline: a client may use its send time, which has passed.
         let is_ahead = text
             .parse::<u64>()
             .is_ok_and(|ends| ends > server_ms.as_u64());
-        if foreign_key::is_deadline(text) && (is_ahead || remaining.is_none()) {
-            return Err(foreign_key::deadline(key, text));
+        if is_deadline(text) && (is_ahead || remaining.is_none()) {
+            return Err(foreign(ForeignValue::Deadline, text));
         }
     }
-    held_by_another(key, found, now)
+    held_by_another(found, now)
 }
 
 /// Returns the outcome of an acquire that expects a deadline in the key. A native lock, or another
 /// lock of this library, has an expiry and is respected. An owner of another library cannot be
 /// distinguished from an arbitrary value.
 pub(super) fn expect_deadline(
-    key: &LockKey,
     found: &FoundValue,
     server_ms: ServerMs,
     now: Moment,
-) -> Result<AcquireOutcome, LockError> {
-    let mut outcome = held_by_another(key, found, now)?;
+) -> Result<AcquireOutcome, Refusal> {
+    let mut outcome = held_by_another(found, now)?;
     let FoundValue::Value { text, remaining } = found else {
         return Ok(outcome);
     };
@@ -93,10 +94,7 @@ pub(super) fn expect_deadline(
     let holder = ObservedHolder::from_value(text, *remaining, None);
     let is_of_this_library = holder.is_some_and(|holder| holder.is_of_this_library());
     if !is_of_this_library || remaining.is_none() {
-        return Err(foreign_key::owner(
-            key,
-            &lock_protocol::wire::tidy_label(text),
-        ));
+        return Err(foreign(ForeignValue::Owner, &tidy_label(text)));
     }
     Ok(outcome)
 }
@@ -108,17 +106,14 @@ fn is_deadline_value(text: &str, remaining: Option<Duration>, server_ms: ServerM
         .parse::<u64>()
         .is_ok_and(|ends| ends < server_ms.as_u64());
     let expires_with_it = remaining.is_none_or(|remaining| remaining <= CLOCK_TOLERANCE);
-    foreign_key::is_deadline(text) && (!has_passed || expires_with_it)
+    is_deadline(text) && (!has_passed || expires_with_it)
 }
 
-fn held_by_another(
-    key: &LockKey,
-    found: &FoundValue,
-    now: Moment,
-) -> Result<AcquireOutcome, LockError> {
+/// Returns the outcome for a key that another holder has.
+pub(super) fn held_by_another(found: &FoundValue, now: Moment) -> Result<AcquireOutcome, Refusal> {
     let (holder_expiry, holder) = match found {
         FoundValue::Nothing => (HolderExpiry::Polled { ends: now }, None),
-        FoundValue::Type(kind) => return Err(foreign_key::of_type(key, kind)),
+        FoundValue::Type(kind) => return Err(foreign(ForeignValue::Type, kind)),
         FoundValue::Value { text, remaining } => {
             let holder_expiry =
                 remaining.map_or(HolderExpiry::NoExpiry, |remaining| HolderExpiry::Polled {
@@ -139,8 +134,6 @@ fn held_by_another(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_protocol::dialect::{Dialect, ReleaseMethod};
-    use lock_protocol::key::LockName;
 
     const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
     const PLAIN: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
@@ -153,23 +146,15 @@ mod tests {
         }
     }
 
-    fn key(dialect: Dialect) -> LockKey {
-        let key = LockKey::new("", &LockName::from("k")).unwrap();
-        key.in_dialect(dialect)
+    fn owners(found: &FoundValue) -> Result<AcquireOutcome, Refusal> {
+        expect_owner(found, SERVER_MS, Moment::from_millis(0))
     }
 
-    fn owners(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
-        let release = ReleaseMethod::Script;
-        let key = key(Dialect::SetNxPx { release });
-        expect_owner(&key, found, SERVER_MS, Moment::from_millis(0))
+    fn deadlines(found: &FoundValue) -> Result<AcquireOutcome, Refusal> {
+        expect_deadline(found, SERVER_MS, Moment::from_millis(0))
     }
 
-    fn deadlines(found: &FoundValue) -> Result<AcquireOutcome, LockError> {
-        let key = key(Dialect::DeadlineGetset);
-        expect_deadline(&key, found, SERVER_MS, Moment::from_millis(0))
-    }
-
-    fn is_waited_for(outcome: &Result<AcquireOutcome, LockError>) -> bool {
+    fn is_waited_for(outcome: &Result<AcquireOutcome, Refusal>) -> bool {
         matches!(
             outcome,
             Ok(AcquireOutcome::Busy {
@@ -209,8 +194,9 @@ mod tests {
             // Passed long ago: its holder died, and no other client may take the lock over.
             ("1563700000000", None),
         ] {
-            let error = owners(&value(text, remaining)).unwrap_err();
-            assert!(error.to_string().contains("expects an owner"), "{error}");
+            let refusal = owners(&value(text, remaining)).unwrap_err();
+            let expected = foreign(ForeignValue::Deadline, text);
+            assert_eq!(refusal, expected);
         }
     }
 
@@ -237,16 +223,16 @@ mod tests {
             ("", None),
             ("1763699999950", Some(5_000)),
         ] {
-            let error = deadlines(&value(text, remaining)).unwrap_err();
-            assert!(error.to_string().contains("expects a deadline"), "{error}");
+            let refusal = deadlines(&value(text, remaining)).unwrap_err();
+            assert_eq!(refusal.kind, RefusalKind::Foreign(ForeignValue::Owner));
         }
     }
 
     #[test]
-    fn key_of_another_type_is_an_error() {
+    fn key_of_another_type_is_refused() {
         for acquire in [owners, deadlines] {
-            let error = acquire(&FoundValue::Type("hash".into())).unwrap_err();
-            assert!(error.to_string().contains("Redisson"), "{error}");
+            let refusal = acquire(&FoundValue::Type("hash".into())).unwrap_err();
+            assert_eq!(refusal, foreign(ForeignValue::Type, "hash"));
         }
     }
 

@@ -1,0 +1,473 @@
+//! Runs operations over a connection.
+//!
+//! All calls go round together. In each round, every call without an outcome puts its next commands into one buffer,
+//! which goes out as one exchange, and then reads its part of the replies:
+//!
+//! | A call | In the next round |
+//! |---|---|
+//! | has an outcome | takes no part |
+//! | met a server that doesn't know its script | sends the same commands again, with the script's text |
+//! | waits, and its channel isn't known | first waits for the subscription, for at most half of its time |
+//! | asked for another lane | takes no part; the lanes follow when the shared rounds have ended |
+//!
+//! # Lanes
+//!
+//! Calls [in turn](Lane::InTurn) run together, while no other exchange of that lane is under way. Transactions run one
+//! by one, each alone on a connection that does nothing else. A transaction that another client has disturbed gives up
+//! its turn before it begins again.
+//!
+//! # Cancel safety
+//!
+//! Nothing is sent before the first poll, and everything that is sent is recorded in the operations before. A caller may
+//! therefore drop the future at any await: a dropped round leaves an acquire whose copy is recorded, and a release or a
+//! renewal without an outcome.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::RedisClient;
+use crate::backend::call::Call;
+use crate::backend::redis::connection::Connection;
+use crate::backend::redis::errors::{breaks_connection, timed_out};
+use crate::backend::redis::transport::Expected;
+use crate::error::LockError;
+use crate::error::texts::RefusedBy;
+use crate::telemetry::LockEvent;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::codec::native::{SetMode, SetResult};
+use lock_protocol::codec::{
+    Channel, CodecEvent, ExchangeFacts, Lane, LinkFacts, Notes, Progress, Step,
+};
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::LockKey;
+use lock_protocol::op::{Op, OpKind, Outcome, Refusal};
+use lock_protocol::resp::{CommandBuf, LOCK_REPLY, Replies, Reply, ScriptsBy};
+
+/// Whether messages on a channel arrive, and its name.
+type KnownChannel = (bool, Arc<str>);
+
+/// What a round has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// No call of the lane has anything left to send.
+    Idle,
+    Exchanged,
+    /// Another client has disturbed a transaction.
+    Disturbed,
+}
+
+impl RedisClient {
+    /// Runs the calls until each has an outcome. A call that runs out of time gets the error of the connection.
+    pub(in crate::backend::redis) async fn run(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
+        while self.round(connection, calls, Lane::Shared, deadline).await != Round::Idle {}
+        let has = |lane, calls: &[&mut Call<'_>]| {
+            calls
+                .iter()
+                .any(|call| call.lane == lane && call.outcome.is_none())
+        };
+        // In boxes, because most calls need neither lane.
+        if has(Lane::InTurn, calls) {
+            Box::pin(self.run_in_turn(connection, calls, deadline)).await;
+        }
+        if has(Lane::Transactions, calls) {
+            Box::pin(self.run_transactions(calls, deadline)).await;
+        }
+    }
+
+    async fn run_in_turn(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
+        let turn = tokio::time::timeout(deadline.left(), self.in_turn.lock()).await;
+        let Ok(_turn) = turn else {
+            end_all(
+                calls,
+                Lane::InTurn,
+                &timed_out("other renewals are running"),
+            );
+            return;
+        };
+        while self.round(connection, calls, Lane::InTurn, deadline).await != Round::Idle {}
+    }
+
+    async fn run_transactions(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
+        let limit = deadline.left();
+        let connection = match self.transactions.for_current_runtime(limit).await {
+            Ok(connection) => connection,
+            Err(error) => return end_all(calls, Lane::Transactions, &error),
+        };
+        for call in calls.iter_mut() {
+            let alone = std::slice::from_mut(call);
+            loop {
+                // Given up between two tries, so that a busy key blocks no other transaction.
+                let turn = tokio::time::timeout(deadline.left(), connection.turn.lock()).await;
+                let Ok(_turn) = turn else {
+                    let error = timed_out("other transactions are running");
+                    end_all(alone, Lane::Transactions, &error);
+                    break;
+                };
+                if deadline.left().is_zero() {
+                    let error = timed_out("other clients keep changing the key");
+                    end_all(alone, Lane::Transactions, &error);
+                }
+                let mut round = Round::Exchanged;
+                while round == Round::Exchanged {
+                    round = self
+                        .round(&connection, alone, Lane::Transactions, deadline)
+                        .await;
+                }
+                if round == Round::Idle {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Makes one exchange for the calls of a lane.
+    async fn round(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        lane: Lane,
+        deadline: Deadline,
+    ) -> Round {
+        let link = self.link_facts(connection, calls);
+        let mut now = Clock::System.now();
+        let mut commands = 0;
+        for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
+            if call.scripts == ScriptsBy::Hash {
+                let known = self.known_channel(&call.op, &link);
+                let mut step = self.next(connection, &link, call, known.as_ref(), now);
+                if let Step::Subscribe = step {
+                    // In a box, because most calls don't wait for a subscription.
+                    let known = Box::pin(self.channel(&call.op, &link, deadline)).await;
+                    now = Clock::System.now();
+                    step = self.next(connection, &link, call, Some(&known), now);
+                }
+                call.commands = 0;
+                match step {
+                    Step::Send { commands } => call.commands = commands,
+                    Step::Over(lane) => call.lane = lane,
+                    Step::Done(outcome) => end(connection, call, *outcome),
+                    Step::Subscribe => call.outcome = Some(Err(LockError::unsent())),
+                }
+            }
+            commands += call.commands;
+        }
+        if commands == 0 {
+            return Round::Idle;
+        }
+        let largest = calls.iter().map(|call| call.op.largest_reply()).max();
+        let expected = Expected {
+            replies: commands,
+            largest: largest.unwrap_or(LOCK_REPLY),
+        };
+        let form = connection.abilities.script_form();
+        let write = |out: &mut Vec<u8>| {
+            for call in calls.iter().filter(|call| call.is_open(lane)) {
+                let mut out = CommandBuf::with_scripts(out, form, call.scripts);
+                self.codecs.of(&call.op).encode(&call.op, &link, &mut out);
+            }
+        };
+        let exchanged = connection.exchange(write, expected, deadline.left_at(now));
+        match exchanged.await {
+            Ok(replies) => self.read(connection, &link, calls, lane, &replies),
+            Err(error) => {
+                end_all(calls, lane, &error);
+                Round::Idle
+            }
+        }
+    }
+
+    fn next(
+        &self,
+        connection: &Connection,
+        link: &LinkFacts<'_>,
+        call: &mut Call<'_>,
+        known: Option<&KnownChannel>,
+        now: Moment,
+    ) -> Step {
+        let facts = self.exchange_facts(connection, link, call.lane, known, now);
+        self.codecs.of(&call.op).next(&mut call.op, &facts)
+    }
+
+    fn exchange_facts<'a>(
+        &self,
+        connection: &Connection,
+        link: &'a LinkFacts<'a>,
+        lane: Lane,
+        known: Option<&'a KnownChannel>,
+        now: Moment,
+    ) -> ExchangeFacts<'a> {
+        ExchangeFacts {
+            link,
+            now,
+            not_after: self.not_after(connection, now),
+            command_timeout: self.command_timeout,
+            channel: match known {
+                Some((true, channel)) => Channel::Up(channel),
+                Some((false, channel)) => Channel::Down(channel),
+                None => Channel::Unknown,
+            },
+            lane,
+        }
+    }
+
+    /// Gives each call its part of the replies.
+    fn read(
+        &self,
+        connection: &Connection,
+        link: &LinkFacts<'_>,
+        calls: &mut [&mut Call<'_>],
+        lane: Lane,
+        replies: &[u8],
+    ) -> Round {
+        let received = Clock::System.now();
+        let mut replies = Replies::new(replies);
+        let mut round = Round::Exchanged;
+        let mut is_any_unknown = false;
+        for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
+            let mut part = replies.take_part(call.commands);
+            if call.scripts == ScriptsBy::Hash && part.clone().any(is_unknown_script) {
+                call.scripts = ScriptsBy::Text;
+                is_any_unknown = true;
+                continue;
+            }
+            if is_any_unknown && matches!(call.op.kind, OpKind::Wait(_)) {
+                // It counted what stood in front of it, and that is sent again.
+                continue;
+            }
+            call.scripts = ScriptsBy::Hash;
+            let mut notes = Notes::new(received);
+            let codec = self.codecs.of(&call.op);
+            let progress = codec.read(&mut call.op, link, &mut part, &mut notes);
+            if notes.event == Some(CodecEvent::TransactionRepeated) {
+                round = Round::Disturbed;
+            }
+            self.record(connection, link, &call.op, notes);
+            if let Progress::Done(outcome) = progress {
+                end(connection, call, outcome);
+            }
+        }
+        round
+    }
+
+    /// Records what the replies say beside the outcome.
+    fn record(&self, connection: &Connection, link: &LinkFacts<'_>, op: &Op<'_>, notes: Notes) {
+        if let Some(server_us) = notes.server_us {
+            self.record_server_time(connection, op.sent_at, server_us);
+        }
+        let (Some(event), Some(key)) = (notes.event, op.key()) else {
+            return;
+        };
+        match event {
+            CodecEvent::ExpiryRepaired => {
+                let lock = self.reporter.id(key);
+                self.reporter.emit(&LockEvent::ExpiryRepaired { lock });
+            }
+            CodecEvent::TransactionRepeated => {
+                let lock = self.reporter.id(key);
+                self.reporter.emit(&LockEvent::TransactionRepeated { lock });
+            }
+            CodecEvent::ReleaseHeard { receivers, refused } => {
+                let channels = &self.key_channels;
+                if receivers > channels.own_subscriptions(key, link.run_id) {
+                    channels.pause_after_release(key);
+                }
+                if let Some(refused) = refused
+                    && !self
+                        .is_refusal_of_messages_known
+                        .swap(true, Ordering::Relaxed)
+                {
+                    self.report_refused_messages(&refused);
+                }
+            }
+        }
+    }
+
+    fn report_refused_messages(&self, error: &str) {
+        self.reporter.emit(&LockEvent::ServerRestricted {
+            server: &self.pool.connector.node().server,
+            command: "PUBLISH",
+            effect: "waiters in Redisson do not learn of all releases, and sleep until the end of the lease that \
+                     they have seen",
+            error,
+        });
+    }
+
+    /// Acquires the locks of a set whose keys are in one slot by one command. A call without an outcome was not
+    /// acquired: the command ended at an earlier one, or has released it. The error of a command that had no effect
+    /// is the outcome of the first call.
+    pub(in crate::backend::redis) async fn run_set(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        mode: SetMode,
+        deadline: Deadline,
+    ) {
+        let link = self.link_facts(connection, calls);
+        let mut ops: Vec<_> = calls.iter_mut().map(|call| &mut call.op).collect();
+        let results = self.exchange_set(connection, &link, &mut ops, mode, deadline);
+        let results = results.await.unwrap_or_else(|error| vec![(0, Err(error))]);
+        for (at, result) in results {
+            if let Some(call) = calls.get_mut(at) {
+                call.outcome = Some(result);
+            }
+        }
+    }
+
+    async fn exchange_set(
+        &self,
+        connection: &Connection,
+        link: &LinkFacts<'_>,
+        ops: &mut [&mut Op<'_>],
+        mode: SetMode,
+        deadline: Deadline,
+    ) -> Result<Vec<(usize, Result<Outcome, LockError>)>, LockError> {
+        let native = &self.codecs.native;
+        let mut now = Clock::System.now();
+        let mut known = ops.first().and_then(|op| self.known_channel(op, link));
+        let facts = self.exchange_facts(connection, link, Lane::Shared, known.as_ref(), now);
+        if let Step::Subscribe = native.next_set(ops, &facts)
+            && let Some(first) = ops.first()
+        {
+            known = Some(self.channel(first, link, deadline).await);
+            now = Clock::System.now();
+            let facts = self.exchange_facts(connection, link, Lane::Shared, known.as_ref(), now);
+            native.next_set(ops, &facts);
+        }
+        let form = connection.abilities.script_form();
+        let expected = Expected {
+            replies: 1,
+            largest: LOCK_REPLY,
+        };
+        let mut scripts = ScriptsBy::Hash;
+        loop {
+            let write = |out: &mut Vec<u8>| {
+                let mut out = CommandBuf::with_scripts(out, form, scripts);
+                native.encode_set(ops, mode, link, &mut out);
+            };
+            let exchanged = connection.exchange(write, expected, deadline.left());
+            let replies = exchanged.await?;
+            let mut replies = Replies::new(&replies);
+            if scripts == ScriptsBy::Hash && replies.clone().any(is_unknown_script) {
+                scripts = ScriptsBy::Text;
+                continue;
+            }
+            let mut notes = Notes::new(Clock::System.now());
+            let results = native.read_set(ops, link, &mut replies, &mut notes);
+            let Some(first) = ops.first() else {
+                return Ok(Vec::new());
+            };
+            self.record(connection, link, first, notes);
+            let to_outcome = |(at, result): SetResult| {
+                let key = ops.get(at).and_then(|op| op.key());
+                let result = result.map_err(|refusal| refused(connection, key, &refusal));
+                (at, result)
+            };
+            return match results {
+                Ok(results) => Ok(results.into_iter().map(to_outcome).collect()),
+                Err(refusal) => Err(refused(connection, first.key(), &refusal)),
+            };
+        }
+    }
+
+    fn link_facts<'a>(&self, connection: &'a Connection, calls: &[&mut Call<'_>]) -> LinkFacts<'a> {
+        let renews = calls
+            .iter()
+            .any(|call| matches!(call.op.kind, OpKind::Renew(..)));
+        LinkFacts {
+            origin: connection.origin,
+            process: connection.process(),
+            run_id: connection.first.run_id,
+            changed_at: renews.then(|| self.server_changed_at(connection)).flatten(),
+            floor_us: connection.floor_us(),
+            lead_us: connection.lead_us(),
+            clock_difference: connection.clock_difference,
+            abilities: &connection.abilities,
+        }
+    }
+
+    /// Returns the channel of a waiter, if it is subscribed already.
+    fn known_channel(&self, op: &Op<'_>, link: &LinkFacts<'_>) -> Option<KnownChannel> {
+        if !op.waits() {
+            return None;
+        }
+        let key = op.key()?;
+        if key.dialect().notifies_all_waiters() {
+            let is_up = self.key_channels.keep_if_up(key, link.run_id);
+            return is_up.then(|| (true, key.text()));
+        }
+        if self.is_sharded() {
+            return None;
+        }
+        let is_up = self.subscription.state() == super::SubscriptionState::Up(link.run_id);
+        is_up.then(|| (true, Arc::clone(&self.subscription.channel)))
+    }
+
+    /// Returns the channel of a waiter, and whether it gets notifications. Waits for the first subscription, for at
+    /// most half of the time.
+    async fn channel(&self, op: &Op<'_>, link: &LinkFacts<'_>, deadline: Deadline) -> KnownChannel {
+        let whole = &self.subscription.channel;
+        let limit = || deadline.left() / 2;
+        let is_of_key = op.key().filter(|key| key.dialect().notifies_all_waiters());
+        if !self.pool.connector.can_subscribe() && (is_of_key.is_some() || self.is_sharded()) {
+            return (false, Arc::clone(whole));
+        }
+        if let Some(key) = is_of_key {
+            let is_up = self.key_channels.is_up_for(key, link.run_id, limit()).await;
+            return (is_up, key.text());
+        }
+        #[cfg(feature = "cluster")]
+        if let (Some(shards), Some(key)) = (&self.shards, op.key()) {
+            return shards.is_up_for(key, link.run_id, limit()).await;
+        }
+        let is_up = self.subscription.is_up_for(link.run_id, limit).await;
+        (is_up, Arc::clone(whole))
+    }
+
+    /// Waits until other clients had their chance after a release of the key of a new acquire.
+    pub(in crate::backend::redis) async fn wait_after_release(&self, key: &LockKey) {
+        if let Dialect::Redisson { .. } = key.dialect() {
+            self.key_channels.wait_after_release(key).await;
+        }
+    }
+}
+
+fn end(connection: &Connection, call: &mut Call<'_>, outcome: Result<Outcome, Refusal>) {
+    let outcome = outcome.map_err(|refusal| refused(connection, call.op.key(), &refusal));
+    call.outcome = Some(outcome);
+}
+
+/// Ends the calls of a lane that have no outcome.
+fn end_all(calls: &mut [&mut Call<'_>], lane: Lane, error: &LockError) {
+    for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
+        call.outcome = Some(Err(error.clone()));
+    }
+}
+
+fn is_unknown_script(reply: Reply<'_>) -> bool {
+    reply
+        .error()
+        .is_some_and(|error| error.code() == "NOSCRIPT")
+}
+
+/// Converts a refusal, and marks the connection broken if it cannot be used any more.
+fn refused(connection: &Connection, key: Option<&LockKey>, refusal: &Refusal) -> LockError {
+    let by = RefusedBy {
+        user: connection.user.as_deref(),
+        server: &connection.node.text,
+    };
+    let error = LockError::refused(&by, key, refusal);
+    if breaks_connection(&error) {
+        connection.mark_broken(&error);
+    }
+    error
+}

@@ -1,0 +1,274 @@
+//! The operations on a server, as data.
+//!
+//! An [`Op`] says what a caller wants ([`OpKind`]) and how far it has come ([`OpState`]). A [codec](crate::codec) turns
+//! it into commands and reads their replies; whoever owns a connection carries both. So an operation is the same value
+//! on a single server, on a node of a cluster and on each server of a quorum, and nothing between the caller and the
+//! socket has to know what it means.
+//!
+//! # Recorded before it is sent
+//!
+//! The codec writes into the [`SentAcquires`] of an acquire what a cancel has to undo, before anything is encoded. A
+//! caller may therefore drop its future at any moment: whatever was sent is known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquisition::{
+    AcquireOutcome, FailureClass, Origin, RenewOutcome, SentAcquires, SentCopy,
+};
+use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::clock::{Moment, ServerMs};
+use crate::codec::conditional::ConditionalState;
+use crate::codec::deadline::DeadlineState;
+use crate::codec::owner::OwnerState;
+use crate::codec::redisson::RedissonState;
+use crate::codec::watch_multi::WatchState;
+use crate::fencing_token::FencingToken;
+use crate::key::LockKey;
+use crate::lease::LeaseConfig;
+use crate::owner_id::OwnerId;
+use crate::redirect::Redirect;
+use crate::resp::LOCK_REPLY;
+
+/// One operation, on its way or not.
+#[derive(Debug)]
+pub struct Op<'a> {
+    pub kind: OpKind<'a>,
+    pub state: OpState,
+    /// When the commands of the last exchange were sent.
+    pub sent_at: Moment,
+}
+
+/// What a caller wants.
+#[derive(Debug)]
+pub enum OpKind<'a> {
+    Acquire(&'a mut SentAcquires),
+    Renew(&'a Renewal, Expiry),
+    Release(&'a ReleaseRequest),
+    /// Frees the key alone, while its slot moves and the keys that belong to it are elsewhere. The release has to
+    /// follow.
+    FreeKey(&'a ReleaseRequest),
+    /// Writes the token of a quorum to the key of one of its servers.
+    Raise(&'a Renewal, RaiseTo),
+    /// Waits for the acknowledgments of what stands in front in the same exchange.
+    Wait(&'a WaitFor),
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug)]
+pub enum OpState {
+    New,
+    Sent,
+    /// An acquire, and the latest server time at which it may take effect.
+    Copy(SentCopy, ServerMs),
+    /// A release that keeps the key locked for this many milliseconds. It was computed when the release was first
+    /// sent, so that a second copy carries the same.
+    KeptFor(u64),
+    Owner(OwnerState),
+    Watch(WatchState),
+    Conditional(ConditionalState),
+    /// In a box, because it carries the deadlines that the key may hold.
+    Deadline(Box<DeadlineState>),
+    Redisson(Box<RedissonState>),
+}
+
+/// A lease to renew.
+#[derive(Clone, Debug)]
+pub struct Renewal {
+    pub key: LockKey,
+    pub owner_id: OwnerId,
+    pub ttl: Duration,
+    pub lease_config: LeaseConfig,
+    /// The label of the acquire. A member of a shared lock has it in its text.
+    pub label: Arc<str>,
+    /// When the command was sent that confirmed the lease last.
+    pub confirmed_at: Moment,
+}
+
+/// Whether a renewal writes an expiry that is late enough already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    WhereNeeded,
+    /// So that replicas and the disk have something to acknowledge.
+    Always,
+}
+
+/// Which token a key has after a raise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RaiseTo {
+    /// The higher one of both.
+    AtLeast(FencingToken),
+    Exactly(FencingToken),
+}
+
+/// Who has to acknowledge, and for how long that is waited for.
+#[derive(Clone, Debug)]
+pub struct WaitFor {
+    pub replicas: u32,
+    /// Also the disk of the primary.
+    pub disk: bool,
+    pub within: Duration,
+}
+
+impl<'a> Op<'a> {
+    pub fn new(kind: OpKind<'a>) -> Self {
+        Self {
+            kind,
+            state: OpState::New,
+            sent_at: Moment::from_nanos(0),
+        }
+    }
+
+    /// Returns the key of the lock. A wait has none.
+    pub fn key(&self) -> Option<&LockKey> {
+        match &self.kind {
+            OpKind::Acquire(sent) => Some(&sent.key),
+            OpKind::Renew(renewal, _) | OpKind::Raise(renewal, _) => Some(&renewal.key),
+            OpKind::Release(request) | OpKind::FreeKey(request) => Some(&request.key),
+            OpKind::Wait(_) => None,
+        }
+    }
+
+    /// Returns whether this is an acquire that enters the queue of its key.
+    pub fn waits(&self) -> bool {
+        matches!(&self.kind, OpKind::Acquire(sent) if sent.waits_until.is_some())
+    }
+
+    /// Returns the connection that this operation has to follow, so that it doesn't overtake what it undoes.
+    pub fn follows(&self) -> Option<Origin> {
+        match &self.kind {
+            OpKind::Release(request) | OpKind::FreeKey(request) => request.origin,
+            OpKind::Acquire(_) | OpKind::Renew(..) | OpKind::Raise(..) | OpKind::Wait(_) => None,
+        }
+    }
+
+    /// Returns the most bytes of a reply.
+    pub fn largest_reply(&self) -> usize {
+        LOCK_REPLY
+    }
+}
+
+/// What became of an operation that the server executed.
+#[derive(Debug)]
+pub enum Outcome {
+    Acquired(AcquireOutcome),
+    Renewed(RenewOutcome),
+    Released(ReleaseOutcome),
+    KeyFreed {
+        was_owner: bool,
+    },
+    /// Whether the disk of the primary, and how many replicas, have acknowledged.
+    Acknowledged {
+        by_disk: bool,
+        replicas: u32,
+    },
+}
+
+/// An error that the server replied, or a reply that nobody can read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    /// What the server said.
+    pub text: Box<str>,
+    /// Where a node of a cluster says that the key is.
+    pub redirect: Option<Box<Redirect>>,
+}
+
+/// Why a server refused a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusalKind {
+    /// It is still reading its data set.
+    Loading,
+    /// It is busy with a script.
+    ScriptBusy,
+    OutOfMemory,
+    /// It cannot persist.
+    Misconfigured,
+    ClusterDown,
+    /// The slot of the key moves, or has moved.
+    SlotMoving,
+    NoReplicas,
+    NotPrimary,
+    Authentication,
+    Permission,
+    TooManyClients,
+    /// The key, or one that belongs to it, holds something else.
+    WrongType,
+    /// The key holds a value that no lock of the request's dialect has.
+    Foreign(ForeignValue),
+    /// It doesn't know the script.
+    UnknownScript,
+    /// It lacks the commands that compare the owner, and the dialect of the request needs them.
+    NoOwnerCommands,
+    /// Its clock and this machine's differ by too much for the dialect. The text says by how much.
+    ClocksDiffer,
+    /// An earlier release got no reply, and must not be sent twice.
+    MustNotRepeat,
+    /// The reply isn't one that this library's commands have.
+    Unreadable,
+    Other,
+}
+
+/// What a key holds that isn't a lock of the request's dialect. The text of the refusal shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ForeignValue {
+    /// A value of this type.
+    Type,
+    /// A deadline, where the dialect expects an owner.
+    Deadline,
+    /// An owner, where the dialect expects a deadline.
+    Owner,
+    /// A hash that isn't a lock of Redisson which this library speaks.
+    NoRedissonLock,
+}
+
+impl RefusalKind {
+    /// Returns whether the server has rejected the command without executing any of it.
+    pub fn is_unexecuted(self) -> bool {
+        match self {
+            Self::Loading
+            | Self::ScriptBusy
+            | Self::OutOfMemory
+            | Self::Misconfigured
+            | Self::ClusterDown
+            | Self::SlotMoving
+            | Self::NoReplicas
+            | Self::NotPrimary
+            | Self::Authentication
+            | Self::Permission => true,
+            Self::TooManyClients
+            | Self::WrongType
+            | Self::Foreign(_)
+            | Self::UnknownScript
+            | Self::NoOwnerCommands
+            | Self::ClocksDiffer
+            | Self::MustNotRepeat
+            | Self::Unreadable
+            | Self::Other => false,
+        }
+    }
+
+    /// Returns what the state machines do about it.
+    pub fn class(self) -> FailureClass {
+        match self {
+            Self::OutOfMemory => FailureClass::OutOfMemory,
+            Self::Loading
+            | Self::ScriptBusy
+            | Self::Misconfigured
+            | Self::ClusterDown
+            | Self::SlotMoving
+            | Self::NoReplicas
+            | Self::NotPrimary
+            | Self::TooManyClients => FailureClass::Retry,
+            Self::Permission => FailureClass::Forbidden,
+            Self::WrongType | Self::Foreign(_) => FailureClass::ForeignKey,
+            Self::MustNotRepeat => FailureClass::MustNotRepeat,
+            Self::Authentication
+            | Self::UnknownScript
+            | Self::NoOwnerCommands
+            | Self::ClocksDiffer
+            | Self::Unreadable
+            | Self::Other => FailureClass::Fatal,
+        }
+    }
+}

@@ -20,7 +20,11 @@ pub struct CommandBuf<'a> {
     out: &'a mut Vec<u8>,
     form: ScriptForm,
     scripts: ScriptsBy,
+    is_asking: bool,
 }
+
+/// Makes a node of a cluster take the next command, although the slot is still on its way to it.
+pub const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// How commands name a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +41,17 @@ impl<'a> CommandBuf<'a> {
     }
 
     pub fn with_scripts(out: &'a mut Vec<u8>, form: ScriptForm, scripts: ScriptsBy) -> Self {
-        Self { out, form, scripts }
+        Self {
+            out,
+            form,
+            scripts,
+            is_asking: false,
+        }
+    }
+
+    /// Puts `ASKING` in front of each command.
+    pub fn asking(self, is_asking: bool) -> Self {
+        Self { is_asking, ..self }
     }
 
     /// Begins a command that runs a script. Its arguments follow.
@@ -56,6 +70,9 @@ impl<'a> CommandBuf<'a> {
 
     /// Begins a command. Dropping it ends the command.
     pub fn command(&mut self, name: &str) -> Command<'_> {
+        if self.is_asking {
+            self.out.extend_from_slice(ASKING);
+        }
         let start = self.out.len();
         self.out.push(b'*');
         self.out.extend_from_slice(PLACE);
@@ -273,5 +290,21 @@ mod tests {
             out,
             [expected("PING", &[]), expected("ECHO", &["x"])].concat()
         );
+    }
+
+    /// A slot that is still on its way to a node is served for the next command alone.
+    #[test]
+    fn each_command_is_behind_its_own_asking() {
+        let mut out = Vec::new();
+        let mut buffer = CommandBuf::new(&mut out).asking(true);
+        buffer.command("SET").arg("k").arg("v");
+        buffer.command("TIME");
+        let parts = [
+            ASKING,
+            &expected("SET", &["k", "v"]),
+            ASKING,
+            &expected("TIME", &[]),
+        ];
+        assert_eq!(out, parts.concat());
     }
 }

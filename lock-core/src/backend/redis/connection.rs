@@ -18,13 +18,10 @@ use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use lock_protocol::codec::abilities::Abilities;
-use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
+use lock_protocol::resp::{ASKING, LOCK_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
 use crate::sync::Mutex;
-
-/// Makes the node take the next command, although the slot is still on its way to it.
-const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
@@ -218,7 +215,10 @@ impl Connection {
         largest: usize,
         limit: Duration,
     ) -> Result<Result<Value, RedisError>, LockError> {
-        let write = |out: &mut Vec<u8>| command.write_packed_command(out);
+        let write = |out: &mut Vec<u8>| {
+            self.write_asking(out);
+            command.write_packed_command(out);
+        };
         let expected = Expected {
             replies: 1,
             largest,
@@ -245,14 +245,8 @@ impl Connection {
         limit: Duration,
     ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
         let write = |out: &mut Vec<u8>| {
-            if !self.is_asking {
-                out.extend(pipeline.get_packed_pipeline());
-                return;
-            }
-            for (at, command) in pipeline.cmd_iter().enumerate() {
-                if at > 0 {
-                    out.extend(ASKING);
-                }
+            for command in pipeline.cmd_iter() {
+                self.write_asking(out);
                 command.write_packed_command(out);
             }
         };
@@ -264,19 +258,26 @@ impl Connection {
         self.values(&replies)
     }
 
-    /// Sends the commands that `write` encodes. Behind the first one, `write` adds `ASKING` where it is
-    /// needed.
+    /// Returns whether `ASKING` stands in front of each command.
+    pub(super) fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+
+    fn write_asking(&self, out: &mut Vec<u8>) {
+        if self.is_asking {
+            out.extend_from_slice(ASKING);
+        }
+    }
+
+    /// Sends the commands that `write` encodes, with `ASKING` in front of each if
+    /// [`is_asking`](Self::is_asking). Returns the replies to the commands.
     pub(super) async fn exchange(
         &self,
-        mut write: impl FnMut(&mut Vec<u8>) + Unpin,
+        write: impl FnMut(&mut Vec<u8>) + Unpin,
         expected: Expected,
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
         if self.is_asking {
-            let write = |out: &mut Vec<u8>| {
-                out.extend(ASKING);
-                write(out);
-            };
             let expected = Expected {
                 replies: 2 * expected.replies,
                 ..expected
@@ -287,7 +288,11 @@ impl Connection {
             return Ok(of_commands.flat_map(Reply::bytes).copied().collect());
         }
         let replies = tokio::time::timeout(limit, self.transport.call(write, expected)).await;
-        self.classify(replies, limit)
+        let replies = self.classify(replies, limit)?;
+        if !self.has_answered() && Replies::new(&replies).any(|reply| reply.error().is_none()) {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+        Ok(replies)
     }
 
     /// Reads the replies. An error of the server is a reply.
@@ -295,11 +300,7 @@ impl Connection {
         let values = Replies::new(replies).map(|reply| redis::parse_redis_value(reply.bytes()));
         let values: Result<Vec<_>, _> = values.collect();
         let values = values.map_err(|error| self.unusable(&error))?;
-        let values: Vec<_> = values.into_iter().map(Value::extract_error).collect();
-        if values.iter().any(Result::is_ok) {
-            self.has_answered.store(true, Ordering::Relaxed);
-        }
-        Ok(values)
+        Ok(values.into_iter().map(Value::extract_error).collect())
     }
 
     /// Records a command that was sent `limit` ago and got no reply. Returns whether the server has

@@ -172,7 +172,8 @@ impl RedisClient {
         let form = connection.abilities.script_form();
         let write = |out: &mut Vec<u8>| {
             for call in calls.iter().filter(|call| call.is_open(lane)) {
-                let mut out = CommandBuf::with_scripts(out, form, call.scripts);
+                let out = CommandBuf::with_scripts(out, form, call.scripts);
+                let mut out = out.asking(connection.is_asking());
                 self.codecs.of(&call.op).encode(&call.op, &link, &mut out);
             }
         };
@@ -351,7 +352,8 @@ impl RedisClient {
         let mut scripts = ScriptsBy::Hash;
         loop {
             let write = |out: &mut Vec<u8>| {
-                let mut out = CommandBuf::with_scripts(out, form, scripts);
+                let out = CommandBuf::with_scripts(out, form, scripts);
+                let mut out = out.asking(connection.is_asking());
                 native.encode_set(ops, mode, link, &mut out);
             };
             let exchanged = connection.exchange(write, expected, deadline.left());

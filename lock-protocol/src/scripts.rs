@@ -183,6 +183,7 @@ macro_rules! file {
     };
 }
 
+const ATTEMPT: Part = file!("lua/attempt.lua");
 const NEXT_TOKEN: Part = file!("lua/next_token.lua");
 const GROUP: Part = file!("lua/group.lua");
 const GRANT_NEXT: Part = file!("lua/grant_next.lua");
@@ -191,6 +192,7 @@ const GRANT_NEXT: Part = file!("lua/grant_next.lua");
 const ACQUIRE_PARTS: &[Part] = &[
     NEXT_TOKEN,
     file!("lua/acquire.lua"),
+    ATTEMPT,
     GROUP,
     GRANT_NEXT,
     file!("lua/acquire_slow.lua"),
@@ -198,6 +200,7 @@ const ACQUIRE_PARTS: &[Part] = &[
 /// Here it does not.
 const RELEASE_PARTS: &[Part] = &[
     file!("lua/release.lua"),
+    ATTEMPT,
     NEXT_TOKEN,
     GROUP,
     GRANT_NEXT,
@@ -206,7 +209,7 @@ const RELEASE_PARTS: &[Part] = &[
 
 pub static ACQUIRE: NotifyingScript = NotifyingScript::new(FirstLine::Writes, ACQUIRE_PARTS);
 pub static RELEASE: NotifyingScript = NotifyingScript::new(FirstLine::Frees, RELEASE_PARTS);
-pub static RENEW: Script = Script::new(FirstLine::Frees, &[GROUP, file!("lua/renew.lua")]);
+pub static RENEW: Script = Script::new(FirstLine::Frees, &[ATTEMPT, GROUP, file!("lua/renew.lua")]);
 
 // For sets of locks. The handshake does not load them, because many clients never send them.
 pub static ACQUIRE_ALL: NotifyingScript = NotifyingScript::new(
@@ -228,17 +231,18 @@ pub static RELEASE_ALL: NotifyingScript = NotifyingScript::new(
 );
 
 /// The second round of an acquisition at a quorum of servers.
-pub static RAISE: Script = Script::new(FirstLine::Writes, &[file!("lua/raise.lua")]);
+pub static RAISE: Script = Script::new(FirstLine::Writes, &[ATTEMPT, file!("lua/raise.lua")]);
 
 /// For a slot that moves. The handshake does not load it.
-pub static DROP: Script = Script::new(FirstLine::Frees, &[file!("lua/drop.lua")]);
+pub static DROP: Script = Script::new(FirstLine::Frees, &[ATTEMPT, file!("lua/drop.lua")]);
 
 // Scripts of operators, for all dialects. The handshake does not load them, because most clients
 // never send them.
-pub static INSPECT: Script = Script::new(FirstLine::Reads, &[file!("lua/inspect.lua")]);
+pub static INSPECT: Script = Script::new(FirstLine::Reads, &[ATTEMPT, file!("lua/inspect.lua")]);
 pub static FORCE_RELEASE: NotifyingScript = NotifyingScript::new(
     FirstLine::Frees,
     &[
+        ATTEMPT,
         GROUP,
         file!("lua/force_release.lua"),
         NEXT_TOKEN,
@@ -248,36 +252,45 @@ pub static FORCE_RELEASE: NotifyingScript = NotifyingScript::new(
 );
 
 // Scripts of the other dialects.
-pub static SETNX_EXPIRE: Script =
-    Script::new(FirstLine::Writes, &[file!("lua/dialects/setnx_expire.lua")]);
-pub static OWNER_RENEW: Script = Script::new(FirstLine::Frees, &[file!("lua/dialects/renew.lua")]);
-pub static OWNER_REPAIR: Script =
-    Script::new(FirstLine::Writes, &[file!("lua/dialects/repair.lua")]);
-pub static OWNER_RELEASE: Script =
-    Script::new(FirstLine::Frees, &[file!("lua/dialects/release.lua")]);
+pub static SETNX_EXPIRE: Script = Script::new(
+    FirstLine::Writes,
+    &[ATTEMPT, file!("lua/dialects/setnx_expire.lua")],
+);
+pub static OWNER_RENEW: Script = Script::new(
+    FirstLine::Frees,
+    &[ATTEMPT, file!("lua/dialects/renew.lua")],
+);
+pub static OWNER_REPAIR: Script = Script::new(
+    FirstLine::Writes,
+    &[ATTEMPT, file!("lua/dialects/repair.lua")],
+);
+pub static OWNER_RELEASE: Script = Script::new(
+    FirstLine::Frees,
+    &[ATTEMPT, file!("lua/dialects/release.lua")],
+);
 pub static DEADLINE_ACQUIRE: Script = Script::new(
     FirstLine::Writes,
-    &[file!("lua/dialects/deadline_acquire.lua")],
+    &[ATTEMPT, file!("lua/dialects/deadline_acquire.lua")],
 );
 pub static DEADLINE_RENEW: Script = Script::new(
     FirstLine::Frees,
-    &[file!("lua/dialects/deadline_renew.lua")],
+    &[ATTEMPT, file!("lua/dialects/deadline_renew.lua")],
 );
 pub static DEADLINE_RELEASE: Script = Script::new(
     FirstLine::Frees,
-    &[file!("lua/dialects/deadline_release.lua")],
+    &[ATTEMPT, file!("lua/dialects/deadline_release.lua")],
 );
 pub static REDISSON_ACQUIRE: Script = Script::new(
     FirstLine::Writes,
-    &[file!("lua/dialects/redisson_acquire.lua")],
+    &[ATTEMPT, file!("lua/dialects/redisson_acquire.lua")],
 );
 pub static REDISSON_RENEW: Script = Script::new(
     FirstLine::Frees,
-    &[file!("lua/dialects/redisson_renew.lua")],
+    &[ATTEMPT, file!("lua/dialects/redisson_renew.lua")],
 );
 pub static REDISSON_RELEASE: Script = Script::new(
     FirstLine::Frees,
-    &[file!("lua/dialects/redisson_release.lua")],
+    &[ATTEMPT, file!("lua/dialects/redisson_release.lua")],
 );
 // For operators.
 pub static REDISSON_INSPECT: Script = Script::new(
@@ -286,7 +299,7 @@ pub static REDISSON_INSPECT: Script = Script::new(
 );
 pub static REDISSON_FORCE_RELEASE: Script = Script::new(
     FirstLine::Frees,
-    &[file!("lua/dialects/redisson_force_release.lua")],
+    &[ATTEMPT, file!("lua/dialects/redisson_force_release.lua")],
 );
 
 /// Returns the scripts that the handshake loads for a dialect. Other scripts are sent with their
@@ -387,7 +400,7 @@ mod tests {
     fn functions_of_the_slow_path_stand_behind_the_fast_one() {
         for (script, allowed) in [(&ACQUIRE, 1), (&RELEASE, 0)] {
             let text = script.classic.text(ScriptForm::Flagged);
-            let fast = text.split("\n-- group: ").next().unwrap_or_default();
+            let fast = text.split("\n-- attempt: ").next().unwrap_or_default();
             let fast = fast.split("return 'released'").next().unwrap_or_default();
             assert!(fast.len() < text.len() / 2);
             assert_eq!(fast.matches("\nlocal function ").count(), allowed);

@@ -7,10 +7,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use lock_protocol::scripts::{
     ACQUIRE, DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW, DROP, FORCE_RELEASE, INSPECT,
     OWNER_RELEASE, OWNER_RENEW, OWNER_REPAIR, RAISE, REDISSON_ACQUIRE, REDISSON_FORCE_RELEASE,
-    REDISSON_INSPECT, REDISSON_RELEASE, REDISSON_RENEW, RELEASE, RENEW, SETNX_EXPIRE, ScriptForm,
+    REDISSON_INSPECT, REDISSON_RELEASE, REDISSON_RENEW, RELEASE, RENEW, SETNX_EXPIRE, Script,
+    ScriptForm,
 };
-use test_support::RedisServer;
 use test_support::fixtures::{SOON, keys};
+use test_support::{RedisServer, Reply, lua_of_another_engine};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-protocol/src/lua");
 
@@ -402,6 +403,57 @@ fn recipes_make_the_texts_that_the_client_sends() {
             .expect("bash runs the recipe");
         let made = String::from_utf8(output.stdout).unwrap();
         assert_eq!(made, script.text(ScriptForm::Flagged), "{file}");
+    }
+}
+
+/// As [`native_scripts_run_as_their_headers_say`] on an engine whose `redis.pcall` hands errors back in another form.
+#[test]
+fn keys_of_another_type_are_recognized_on_every_engine() {
+    let server = RedisServer::start();
+    server.cli(&["RPUSH", "lock:a", "x"]);
+    let end = "9999999999999";
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let scripts: [(&Script, &[&str], &str); 14] = [
+        (&SETNX_EXPIRE, &["me", "30", end], "foreign"),
+        (&OWNER_RENEW, &["me", "30000"], "gone"),
+        (&OWNER_RELEASE, &["me", "0", "nil"], "gone"),
+        (&OWNER_REPAIR, &["me", "30000"], "gone"),
+        (&DEADLINE_ACQUIRE, &[end, "100", end], "foreign"),
+        (&DEADLINE_RENEW, &[end, "100", end], "gone"),
+        (&DEADLINE_RELEASE, &["0", "100", end], "gone"),
+        (&REDISSON_RENEW, &["me", "30000"], "gone"),
+        (
+            &REDISSON_RELEASE,
+            &["me", "0", "nil", "c", "PUBLISH"],
+            "gone",
+        ),
+        (&DROP, &[owner_id, "0"], "gone"),
+        (&RENEW, &[owner_id, "30000"], "gone"),
+        (&RAISE, &[owner_id, "9"], "gone"),
+        (RELEASE.of(false), &[owner_id, "0", "0"], "gone"),
+        (
+            ACQUIRE.of(false),
+            &[owner_id, "30000", "0", end, "me"],
+            "foreign",
+        ),
+    ];
+    for on_error in [
+        "error(reply)",
+        "return reply.err",
+        "return {error = reply.err}",
+    ] {
+        let prelude = lua_of_another_engine(on_error);
+        for (script, args, expected) in scripts {
+            let text = script.text(ScriptForm::Flagged).split_once('\n').unwrap();
+            let text = [text.0, "\n", &prelude, text.1].concat();
+            let keys = ["4", "lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
+            let reply = server.cli(&[&["EVAL", &*text][..], &keys, args].concat());
+            let reply = match &reply {
+                Reply::Array(_) => reply.array()[0].text().to_owned(),
+                _ => reply.text().to_owned(),
+            };
+            assert!(reply.starts_with(expected), "{on_error}: {reply}, {text}");
+        }
     }
 }
 

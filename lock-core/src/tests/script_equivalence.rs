@@ -417,7 +417,7 @@ fn scripts_and_lock_state_give_the_same_replies() {
 #[test]
 fn scripts_need_no_long_of_64_bits() {
     let mut server = Server::start();
-    server.prelude = LONG_OF_32_BITS;
+    server.prelude = LONG_OF_32_BITS.to_owned();
     // As in a cluster.
     server.declares_all_keys = true;
     compare(server, 200);
@@ -435,6 +435,21 @@ fn plain_form_gives_the_same_replies() {
 #[test]
 fn sharded_form_gives_the_same_replies() {
     compare(Server::start_sharded(), 200);
+}
+
+/// What `redis.pcall` hands back after an error differs between engines: it may raise, or return a string, or a table of
+/// another form.
+#[test]
+fn scripts_do_not_rely_on_the_form_of_pcall() {
+    for on_error in [
+        "error(reply)",
+        "return reply.err",
+        "return {error = reply.err}",
+    ] {
+        let mut server = Server::start();
+        server.prelude = test_support::lua_of_another_engine(on_error);
+        compare(server, 100);
+    }
 }
 
 const LONG_OF_32_BITS: &str = r"

@@ -49,8 +49,8 @@
 --   4  everything else                                     acquire_slow.lua
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/writes.lua head/classic.lua next_token.lua acquire.lua group.lua grant_next.lua \
---     acquire_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
+--   redis-cli --eval <(cat first/writes.lua head/classic.lua next_token.lua acquire.lua attempt.lua group.lua \
+--     grant_next.lua acquire_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000 0 9999999999999 by-hand '' 0 ''
 
 local time = redis.call('TIME')
@@ -78,11 +78,12 @@ if kind ~= '' and not string.find(kind, '[>x]') and redis.call('EXISTS', KEYS[1]
   local token = next_token(ARGV[3], ARGV[7], now)
   local ends = string.format('%.0f', math.floor(now / 1000) + ARGV[2])
   redis.call('ZADD', KEYS[5], ends, ARGV[1] .. ' 1 ' .. ARGV[5])
-  local done = redis.pcall('PEXPIREAT', KEYS[5], ends)
-  if type(done) == 'table' then
+  -- By Lua's pcall: see attempt.lua, which stands behind this part.
+  local is_done, refused = pcall(redis.call, 'PEXPIREAT', KEYS[5], ends)
+  if not is_done then
     -- The caller has no right to do so: no key without an end may be left.
     redis.call('DEL', KEYS[5])
-    return done
+    return type(refused) == 'table' and refused or {err = refused}
   end
   redis.call('SET', KEYS[1], 'lks:' .. kind .. ' ' .. token .. ' ' .. seconds
     .. string.sub('00000' .. micros, -6, -4) .. ' ' .. ARGV[5], 'PXAT', ends)

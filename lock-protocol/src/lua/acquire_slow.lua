@@ -1,7 +1,7 @@
 -- acquire_slow: what acquire.lua does for a lock that is not free, that has waiters, or that is shared.
 --
--- A part, not a script of its own: it stands behind the fast path of acquire.lua, group.lua and grant_next.lua, and
--- uses the fast path's kind, time, now and stamp.
+-- A part, not a script of its own: it stands behind the fast path of acquire.lua, attempt.lua, group.lua and
+-- grant_next.lua, and uses the fast path's kind, time, now and stamp.
 --
 -- Paths, in this order. `take` lets the caller in without regard to others.
 --   1  K is no string                                                 foreign
@@ -20,10 +20,10 @@ local owner_id, ttl, label, entry = ARGV[1], ARGV[2], ARGV[5], ARGV[6] or ''
 local is_downgrade = kind == '>r'
 local command = {time = time, now = now, floor = ARGV[3], lead = ARGV[7] or 0, owner_id = owner_id,
   ttl = ttl, label = label, kind = kind, entry = entry}
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused then
+  if not is_wrong_type then
+    return refused
   end
   return 'foreign' .. stamp .. ' ' .. redis.call('TYPE', KEYS[1]).ok
 end

@@ -14,12 +14,15 @@
 --   gone      now             the caller did not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/frees.lua head/classic.lua drop.lua) \
+--   redis-cli --eval <(cat first/frees.lua head/classic.lua attempt.lua drop.lua) \
 --     lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0
 
 local time = redis.call('TIME')
 local stamp = ' ' .. time[1] .. ' ' .. time[2]
-local value = redis.pcall('GET', KEYS[1])
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
+end
 if type(value) ~= 'string' or string.sub(value, 1, 41) ~= 'lk1:' .. ARGV[1] .. ' ' then
   return 'gone' .. stamp
 end

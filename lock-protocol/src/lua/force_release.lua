@@ -38,16 +38,17 @@
 --   5  everything else                               force_release_slow.lua
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/frees.lua head/classic.lua group.lua force_release.lua next_token.lua \
+--   redis-cli --eval <(cat first/frees.lua head/classic.lua attempt.lua group.lua force_release.lua next_token.lua \
 --     grant_next.lua force_release_slow.lua) \
 --     lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , revoke 0 0 'revoked by me' '' '' ''
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value, found = redis.pcall('GET', KEYS[1]), 'string'
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+local found = 'string'
+if refused then
+  if not is_wrong_type then
+    return refused
   end
   value, found = '', redis.call('TYPE', KEYS[1]).ok
 elseif not value then

@@ -38,8 +38,10 @@ local function read_head(command, head, now_ms, subscribed)
     -- Before K is set: the count that PUBLISH returns comes too late, because the message may
     -- already travel through a replica.
     if subscribed[channel] == nil then
-      local count = redis.pcall('PUBSUB', NUMSUB, channel)
-      subscribed[channel] = count.err ~= nil or count[2] > 0
+      -- A number that cannot be read says nothing, as for a caller without the right to ask: a grant to a waiter that
+      -- died costs its lease, but a waiter that is left out may wait forever.
+      local counts = attempt('PUBSUB', NUMSUB, channel)
+      subscribed[channel] = (type(counts) == 'table' and tonumber(counts[2])) ~= 0
     end
     is_alive = subscribed[channel]
   end
@@ -78,7 +80,7 @@ local function notify(command, owner, shared, value, grace, more, group)
   -- A caller without the right to publish has handed over all the same: the waiter polls.
   local stamp = string.format('%.0f', command.now)
   if owner and owner.channel then
-    redis.pcall(PUBLISH, owner.channel,
+    attempt(PUBLISH, owner.channel,
       'g ' .. owner.id .. ' ' .. owner.token .. ' ' .. stamp .. ' ' .. owner.lease)
   elseif shared then
     -- Several grants of one channel are the lines of one message.
@@ -96,7 +98,7 @@ local function notify(command, owner, shared, value, grace, more, group)
       end
     end
     for _, channel in ipairs(channels) do
-      redis.pcall(PUBLISH, channel, texts[channel])
+      attempt(PUBLISH, channel, texts[channel])
     end
   end
   local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
@@ -112,7 +114,7 @@ local function notify(command, owner, shared, value, grace, more, group)
       left = math.max(redis.call('PTTL', KEYS[1]), 0)
     end
     -- Eight digits identify the waiter. They are not enough to forge a grant, which has all digits.
-    redis.pcall(PUBLISH, channel,
+    attempt(PUBLISH, channel,
       'h ' .. string.sub(id, 1, 8) .. ' ' .. stamp .. ' ' .. string.format('%.0f', left))
   end
 end

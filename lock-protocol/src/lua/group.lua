@@ -64,10 +64,11 @@ local function group_functions(holders)
 
   -- Sets the end of the holders of a new group. Without the right to do so, no key without an end is left.
   function groups.expire_members(ends)
-    if type(redis.pcall('PEXPIREAT', holders, ends)) == 'table' then
+    local is_done, refused = pcall(redis.call, 'PEXPIREAT', holders, ends)
+    if not is_done then
       redis.call('DEL', holders)
       -- Ends the call with the same error.
-      redis.call('PEXPIREAT', holders, ends)
+      error(refused, 0)
     end
   end
 

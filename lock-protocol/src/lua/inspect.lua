@@ -19,14 +19,14 @@
 -- write it, and empty for other types and where it is not asked for: DUMP reads the whole value.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/reads.lua head/classic.lua inspect.lua) \
+--   redis-cli --eval <(cat first/reads.lua head/classic.lua attempt.lua inspect.lua) \
 --     lock:a '{lock:a}:q' '{lock:a}:h' , 100 '' 100
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
 end
 
 -- The number of entries, by the commands for which every user of locks has the right.
@@ -34,7 +34,7 @@ local last = redis.call('ZRANGE', KEYS[2], -1, -1)[1]
 local total = last and redis.call('ZRANK', KEYS[2], last) + 1 or 0
 
 local reply
-if type(value) == 'table' then
+if is_wrong_type then
   local found, digest = redis.call('TYPE', KEYS[1]).ok, ''
   if found == 'hash' and ARGV[2] == 'digest' then
     digest = redis.sha1hex(redis.call('DUMP', KEYS[1]))

@@ -12,14 +12,14 @@
 --   gone  now                     the caller does not hold the lock; nothing was written
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/writes.lua head/classic.lua raise.lua) \
+--   redis-cli --eval <(cat first/writes.lua head/classic.lua attempt.lua raise.lua) \
 --     lock:a '{lock:a}:f' , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 1700000000000000
 
-local value = redis.pcall('GET', KEYS[1])
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
 local time = redis.call('TIME')
 local stamp = time[1] .. ' ' .. time[2]
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+if refused and not is_wrong_type then
+  return refused
 end
 if type(value) ~= 'string' or string.sub(value, 1, 41) ~= 'lk1:' .. ARGV[1] .. ' ' then
   return 'gone ' .. stamp

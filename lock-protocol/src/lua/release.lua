@@ -36,23 +36,26 @@
 --   3  everything else                                                                    release_slow.lua
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/frees.lua head/classic.lua release.lua next_token.lua group.lua \
---     grant_next.lua release_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
+--   redis-cli --eval <(cat first/frees.lua head/classic.lua release.lua attempt.lua next_token.lua \
+--     group.lua grant_next.lua release_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
 
-local value = redis.pcall('GET', KEYS[1])
-local was_owner = type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' '
+-- By Lua's pcall: see attempt.lua, which stands behind this part.
+local is_read, value = pcall(redis.call, 'GET', KEYS[1])
+local was_owner = is_read and type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' '
 
--- The common case first, with as few calls as possible. Nothing may fail before the key is deleted.
-if was_owner and not ARGV[5] and redis.pcall('EXISTS', KEYS[2]) == 0 then
+-- The common case first, with as few calls as possible. The key goes before anything that may fail.
+if was_owner and not ARGV[5] then
   redis.call('DEL', KEYS[1])
-  return 'released'
+  if redis.call('EXISTS', KEYS[2]) == 0 then
+    return 'released'
+  end
 end
 
 -- The same for a shared lock of weight 1.
 local min_hold, kind = ARGV[5] or '0', ARGV[7] or ''
 local time, removed
-if kind ~= '' and min_hold == '0' and not ARGV[8] and type(value) == 'string'
+if kind ~= '' and min_hold == '0' and not ARGV[8] and is_read and type(value) == 'string'
     and string.match(value, '^lks:(%S+) %d+ %d+ ') == kind then
   time = redis.call('TIME')
   redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', '(' .. time[1] .. string.sub('00000' .. time[2], -6, -4))

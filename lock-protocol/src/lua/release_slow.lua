@@ -1,7 +1,7 @@
 -- release_slow: what release.lua does for a lock with waiters, for a shared one, and for a cancel.
 --
--- A part, not a script of its own: it stands behind the fast path of release.lua, next_token.lua, group.lua and
--- grant_next.lua, and uses the fast path's value, was_owner, min_hold, kind, time and removed.
+-- A part, not a script of its own: it stands behind the fast path of release.lua, attempt.lua, next_token.lua,
+-- group.lua and grant_next.lua, and uses the fast path's is_read, value, was_owner, min_hold, kind, time and removed.
 --
 -- Steps, in this order. K goes first, because nothing that fails later may keep it locked:
 --   1  K of the caller          deleted, or kept for min_hold under the nil owner id
@@ -10,9 +10,11 @@
 --   4  grant_next               if waiters are left
 
 time = time or redis.call('TIME')
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+if not is_read then
+  -- Once more, for its error. A key of another type belongs to another client, but entries may be left.
+  local _, refused, is_wrong_type = attempt('GET', KEYS[1])
+  if refused and not is_wrong_type then
+    return refused
   end
   value = ''
 end
@@ -23,8 +25,11 @@ if was_owner and min_hold ~= '0' then
   value = 'lk1:00000000-0000-0000-0000-000000000000 ' .. string.sub(value, 42)
   redis.call('SET', KEYS[1], value, 'PX', min_hold)
 elseif was_owner then
-  -- Before everything that can fail: a broken queue or counter is reported, and K is free.
-  redis.call('DEL', KEYS[1])
+  -- Before everything that can fail: a broken queue or counter is reported, and K is free. The fast path has done it
+  -- for a plain release.
+  if ARGV[5] then
+    redis.call('DEL', KEYS[1])
+  end
   value = false
 elseif value and string.sub(value, 1, 4) == 'lks:' then
   groups = group_functions()

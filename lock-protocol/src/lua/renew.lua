@@ -17,13 +17,14 @@
 --                                 200 bytes, or its type if it is no string. Without K there is no value
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/frees.lua head/classic.lua group.lua renew.lua) lock:a , \
+--   redis-cli --eval <(cat first/frees.lua head/classic.lua attempt.lua group.lua renew.lua) lock:a , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 30000
 
-local value = redis.pcall('GET', KEYS[1])
+-- By Lua's pcall: see attempt.lua.
+local is_read, value = pcall(redis.call, 'GET', KEYS[1])
 local time = redis.call('TIME')
 local stamp = time[1] .. ' ' .. time[2]
-if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' ' then
+if is_read and type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. ' ' then
   local remaining = ARGV[2]
   if LEGACY or redis.call('PEXPIRE', KEYS[1], remaining, 'GT') == 0 then
     -- The lease is longer, or the key has no expiry.
@@ -37,7 +38,7 @@ if type(value) == 'string' and string.sub(value, 1, 41) == 'lk1:' .. ARGV[1] .. 
   end
   return 'held ' .. stamp .. ' ' .. string.match(value, '^%S+ (%S+)') .. string.format(' %.0f', remaining)
 end
-if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' then
+if KEYS[2] and is_read and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' then
   local groups, now_ms = group_functions(KEYS[2]), time[1] * 1000 + math.floor(time[2] / 1000)
   local group = groups.read(value)
   local _, weight = groups.read_kind(ARGV[5])
@@ -54,9 +55,11 @@ if KEYS[2] and type(value) == 'string' and string.sub(value, 1, 4) == 'lks:' the
     return 'held ' .. stamp .. ' ' .. group.token .. string.format(' %.0f', left)
   end
 end
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+if not is_read then
+  -- Once more, for its error.
+  local _, refused, is_wrong_type = attempt('GET', KEYS[1])
+  if refused and not is_wrong_type then
+    return refused
   end
   value = redis.call('TYPE', KEYS[1]).ok
 end

@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub(super) connection: redis::Connection,
     pub(super) subscriber: test_support::Connection,
     /// Lua lines that run before each script.
-    pub(super) prelude: &'static str,
+    pub(super) prelude: String,
     pub(super) form: ScriptForm,
     pub(super) is_sharded: bool,
     /// Whether commands for exclusive locks declare the key of the holders.
@@ -56,7 +56,7 @@ impl Server {
             clock,
             connection,
             subscriber,
-            prelude: "",
+            prelude: String::new(),
             form: ScriptForm::Flagged,
             is_sharded,
             declares_all_keys: false,
@@ -83,7 +83,7 @@ impl Server {
         } else {
             // The first line names the language.
             let (first, rest) = script.text(self.form).split_once('\n').unwrap();
-            let source = [first, "\n", self.prelude, rest].concat();
+            let source = [first, "\n", &self.prelude, rest].concat();
             let mut command = redis::cmd("EVAL");
             command.arg(source).arg(keys.len()).arg(keys).arg(args);
             command

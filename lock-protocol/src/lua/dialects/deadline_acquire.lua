@@ -20,7 +20,7 @@
 -- as a client does that sends the two commands one by one.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua deadline_acquire.lua) \
+--   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua ../attempt.lua deadline_acquire.lua) \
 --     lock:a , $(($(date +%s%3N) + 30001)) 100 9999999999999
 
 local deadline = tonumber(ARGV[1])
@@ -31,11 +31,11 @@ if now_ms > tonumber(ARGV[3]) then
   return {'late', now}
 end
 if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
-  local value = redis.pcall('GET', KEYS[1])
-  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+  local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+  if refused and not is_wrong_type then
+    return refused
   end
-  if type(value) == 'table' then
+  if is_wrong_type then
     return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
   end
   if not string.find(value, '^%d+$') or #value ~= 13 then

@@ -11,16 +11,16 @@
 --   gone  now                 the caller does not hold the lock, or one of its deadlines has passed
 --
 -- By hand, from this folder, with the deadline that the key holds:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua deadline_release.lua) \
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua deadline_release.lua) \
 --     lock:a , 0 100 1763700000000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now / 1000)
 local min_hold = tonumber(ARGV[1])
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
 end
 local was_owner = false
 for i = 3, #ARGV do

@@ -11,15 +11,15 @@
 --   gone  now  value          the caller does not hold the lock, or one of its deadlines has passed
 --
 -- By hand, from this folder, with the deadline that the key holds:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua deadline_renew.lua) \
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua deadline_renew.lua) \
 --     lock:a , $(($(date +%s%3N) + 30001)) 100 1763700000000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused then
+  if not is_wrong_type then
+    return refused
   end
   value = redis.call('TYPE', KEYS[1]).ok
 end

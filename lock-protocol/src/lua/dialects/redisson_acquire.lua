@@ -16,7 +16,7 @@
 -- Remaining is in milliseconds, -1 for a key without expiry. The holder is cut to 200 bytes.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua redisson_acquire.lua) \
+--   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua ../attempt.lua redisson_acquire.lua) \
 --     stock:17 , me 30000 9999999999999
 
 local time = redis.call('TIME')
@@ -30,17 +30,18 @@ if found == 'none' or found == 'hash' and redis.call('HEXISTS', KEYS[1], ARGV[1]
   if KEYS[2] then
     -- First: when the counter is broken, nothing is acquired. A repeated copy gets a greater number, and no
     -- caller has seen the earlier one.
-    local token = redis.pcall('INCR', KEYS[2])
-    if type(token) == 'table' then
-      local text = token.err
-      if string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'not an integer', 1, true)
+    local token, refused, is_wrong_type = attempt('INCR', KEYS[2])
+    if refused then
+      local text = refused.err
+      if is_wrong_type or string.find(text, 'not an integer', 1, true)
           or string.find(text, 'overflow', 1, true) then
         return {'foreign', now, 'token counter'}
       end
-      return token
+      return refused
     end
     -- Lua counts up to 2^53 exactly.
-    if token < 1 or token > 9007199254740991 then
+    token = tonumber(token)
+    if not token or token < 1 or token > 9007199254740991 then
       return {'foreign', now, 'token counter'}
     end
     reply[4] = token

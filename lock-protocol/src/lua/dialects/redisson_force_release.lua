@@ -25,7 +25,7 @@
 -- A remaining of -1 is a key without expiry.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua redisson_force_release.lua) \
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua redisson_force_release.lua) \
 --     stock:17 , now '' '' '' '' redisson_lock__channel:{stock:17} PUBLISH
 
 local time = redis.call('TIME')
@@ -44,7 +44,7 @@ if ARGV[5] ~= '' and seen ~= ARGV[5] then
   return reply('changed')
 end
 -- Each grant takes the next token, so that of the holder is the last one.
-if ARGV[3] ~= '' and not (holder and KEYS[2] and redis.pcall('GET', KEYS[2]) == ARGV[3]) then
+if ARGV[3] ~= '' and not (holder and KEYS[2] and attempt('GET', KEYS[2]) == ARGV[3]) then
   return reply('changed')
 end
 local x = '%x%x%x%x'
@@ -74,6 +74,6 @@ end
 
 redis.call('DEL', KEYS[1])
 for i = 7, #ARGV do
-  redis.pcall(ARGV[i], ARGV[6], '0')
+  attempt(ARGV[i], ARGV[6], '0')
 end
 return reply('freed', 'none')

@@ -17,14 +17,14 @@
 -- The channel is no key: the user needs no right to a key of that name.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua redisson_release.lua) \
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua redisson_release.lua) \
 --     stock:17 , me 0 nil redisson_lock__channel:{stock:17} PUBLISH
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local has = redis.pcall('HEXISTS', KEYS[1], ARGV[1])
-if type(has) == 'table' and not string.find(has.err, 'WRONGTYPE', 1, true) then
-  return has
+local has, refused, is_wrong_type = attempt('HEXISTS', KEYS[1], ARGV[1])
+if refused and not is_wrong_type then
+  return refused
 end
 if has ~= 1 then
   return {'gone', now}
@@ -44,15 +44,15 @@ end
 redis.call('HDEL', KEYS[1], ARGV[1])
 -- Also when the key stays locked: a waiter sleeps until the end of the lease that it has seen, and now sees
 -- the shorter one.
-local receivers, refused = 0
+local receivers, message_refused = 0
 for i = 5, #ARGV do
-  local published = redis.pcall(ARGV[i], ARGV[4], '0')
-  if type(published) == 'number' then
-    receivers = receivers + published
-  elseif not string.find(published.err, 'nknown', 1, true) then
+  local published, error_reply = attempt(ARGV[i], ARGV[4], '0')
+  if not error_reply then
+    receivers = receivers + (tonumber(published) or 0)
+  elseif not string.find(error_reply.err, 'nknown', 1, true) then
     -- A server before 7.0 has no SPUBLISH, and no client that listens to it.
-    refused = ARGV[i] .. ': ' .. published.err
+    message_refused = ARGV[i] .. ': ' .. error_reply.err
   end
 end
 -- Without an error, the array ends before it.
-return {'held', now, receivers, refused}
+return {'held', now, receivers, message_refused}

@@ -10,17 +10,18 @@
 --   gone  now  holder         the caller does not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua redisson_renew.lua) stock:17 , me 30000
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua redisson_renew.lua) \
+--     stock:17 , me 30000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local has = redis.pcall('HEXISTS', KEYS[1], ARGV[1])
+local has, refused, is_wrong_type = attempt('HEXISTS', KEYS[1], ARGV[1])
 if has == 1 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return {'held', now}
 end
-if type(has) == 'table' and not string.find(has.err, 'WRONGTYPE', 1, true) then
-  return has
+if refused and not is_wrong_type then
+  return refused
 end
 local found = redis.call('TYPE', KEYS[1]).ok
 if found == 'none' then

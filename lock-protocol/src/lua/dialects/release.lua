@@ -10,13 +10,13 @@
 --   gone  now                 the caller does not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua release.lua) lock:a , me 0 nil
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua release.lua) lock:a , me 0 nil
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
 end
 if value ~= ARGV[1] then
   return {'gone', now}

@@ -10,14 +10,14 @@
 --   gone  now  value          the caller does not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua renew.lua) lock:a , me 30000
+--   redis-cli --eval <(cat ../first/frees.lua ../head/classic.lua ../attempt.lua renew.lua) lock:a , me 30000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' then
-  if not string.find(value.err, 'WRONGTYPE', 1, true) then
-    return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused then
+  if not is_wrong_type then
+    return refused
   end
   value = redis.call('TYPE', KEYS[1]).ok
 end

@@ -9,13 +9,13 @@
 --   gone  now                 the key has another value, or an expiry
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua repair.lua) lock:a , them 30000
+--   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua ../attempt.lua repair.lua) lock:a , them 30000
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
 end
 -- An earlier poll saw the value: the holder may be alive, and may have set its own expiry since.
 local same = type(value) == 'string' and string.sub(value, 1, 200) == ARGV[1]

@@ -13,7 +13,8 @@
 -- Remaining is in milliseconds, -1 for a key without expiry. The value is cut to 200 bytes.
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua setnx_expire.lua) lock:a , me 30 9999999999999
+--   redis-cli --eval <(cat ../first/writes.lua ../head/classic.lua ../attempt.lua setnx_expire.lua) \
+--     lock:a , me 30 9999999999999
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -24,11 +25,11 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then
   redis.call('EXPIRE', KEYS[1], ARGV[2])
   return {'held', now, ARGV[2] * 1000}
 end
-local value = redis.pcall('GET', KEYS[1])
-if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+local value, refused, is_wrong_type = attempt('GET', KEYS[1])
+if refused and not is_wrong_type then
+  return refused
 end
-if type(value) == 'table' then
+if is_wrong_type then
   return {'foreign', now, redis.call('TYPE', KEYS[1]).ok}
 end
 local remaining = redis.call('PTTL', KEYS[1])

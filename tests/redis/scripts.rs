@@ -457,6 +457,81 @@ fn keys_of_another_type_are_recognized_on_every_engine() {
     }
 }
 
+/// A script that fails is not rolled back. When the write that sets the expiry is refused, here by access rights, the one
+/// before it is undone.
+#[test]
+fn refused_expiry_leaves_no_key_without_one() {
+    let (me, end, passed) = ("me", "9999999999999", "1763700000000");
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let held = "lk1:00000000-0000-0000-0000-000000000001 5 0 other";
+    let entry = format!("{owner_id} p 1000 {end} - me");
+    let queued = [owner_id, "30000", "9", end, me, &entry];
+    let founding = [owner_id, "30000", "9", end, me, "", "0", "3x2"];
+    let plain = [owner_id, "30000", "9", end, me];
+    let until = (SystemTime::now() + SOON).duration_since(UNIX_EPOCH);
+    let until = until.unwrap().as_millis().to_string();
+    let renewal = [end, "100", &until];
+    let kept = ["100", "100", &until];
+    let cases: [(&Script, &[&str], Option<&str>); 9] = [
+        (&SETNX_EXPIRE, &[me, "30", end], None),
+        (&DEADLINE_ACQUIRE, &[end, "100", end], None),
+        (&DEADLINE_ACQUIRE, &[end, "100", end], Some(passed)),
+        (&DEADLINE_RENEW, &renewal, Some(&until)),
+        (&DEADLINE_RELEASE, &kept, Some(&until)),
+        (&REDISSON_ACQUIRE, &[me, "30000", end], None),
+        (ACQUIRE.of(false), &queued, Some(held)),
+        (ACQUIRE.of(false), &founding, None),
+        // `SET` writes the expiry of a new counter.
+        (ACQUIRE.of(false), &plain, None),
+    ];
+    for (number, (script, args, value)) in cases.into_iter().enumerate() {
+        let server = RedisServer::start();
+        let refused = if number == 8 {
+            &["-set"][..]
+        } else {
+            &["-expire", "-pexpire", "-pexpireat"]
+        };
+        let user = ["ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all"];
+        server.cli(&[&user[..], refused].concat());
+        if let Some(value) = value {
+            let expiry = ["PX", "60000"];
+            // A key that outlives its deadline for longer than `spare` is no deadline.
+            let expiry = if value == passed { &[][..] } else { &expiry };
+            server.cli(&[&["SET", "lock:a", value][..], expiry].concat());
+        }
+        let mut app = server.connect().unwrap();
+        app.call(&["AUTH", "app", "pass"]).unwrap();
+        let text = script.text(ScriptForm::Flagged);
+        // A lock of Redisson without tokens has no counter.
+        let all = [
+            "5",
+            "lock:a",
+            "{lock:a}:q",
+            "{lock:a}:f",
+            "{lock:a}:g",
+            "{lock:a}:h",
+        ];
+        let declared = if number == 5 {
+            &["1", "lock:a"][..]
+        } else {
+            &all
+        };
+        let words = [&["EVAL", text][..], declared, args].concat();
+        let reply = app.call(&words).unwrap();
+        assert!(matches!(reply, Reply::Error(_)), "{number}: {reply:?}");
+        let all = server.cli(&["KEYS", "*"]);
+        let left: Vec<_> = all.array().iter().map(Reply::text).collect();
+        for key in &left {
+            assert!(server.cli(&["PTTL", key]).integer() > 0, "{number}: {key}");
+        }
+        if let Some(value) = value.filter(|value| *value != passed) {
+            assert_eq!(server.cli(&["GET", "lock:a"]).text(), value, "{number}");
+        } else {
+            assert!(!left.contains(&"lock:a"), "{number}");
+        }
+    }
+}
+
 /// A shared key without an expiry must not be deleted, and its end must not come earlier. Before Redis 7.2 it comes later
 /// by the time that passes within the script.
 #[test]

@@ -155,5 +155,10 @@ end
 -- The queue outlives the lock and the last poll by ten minutes, the longest lifetime of an entry.
 -- Other clients write keys that expire in a million years: a day is enough.
 local held = math.min(math.max(remaining, 0), 86400000)
-redis.call('PEXPIRE', KEYS[2], held + 600000)
+local _, not_expiring = attempt('PEXPIRE', KEYS[2], held + 600000)
+if not_expiring then
+  -- The server does not undo the entry, and a new queue would have no expiry. The caller cancels after this error.
+  attempt('ZREM', KEYS[2], entry)
+  return not_expiring
+end
 return 'queued' .. stamp .. ' ' .. redis.call('ZRANK', KEYS[2], entry) .. ' ' .. value

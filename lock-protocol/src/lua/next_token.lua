@@ -11,9 +11,18 @@ local function next_token(floor, lead, now)
     -- The counter is new, or was lost or rolled back: continue from the time. It ends five minutes after
     -- the time of its seed, so that names that are used once leave nothing. The next seed is higher, also
     -- if the clock was set back since the floor was read.
+    local is_new = number == 1
     number = math.max(tonumber(floor), now + lead)
     local token = string.format('%.0f', number)
-    redis.call('SET', KEYS[3], token, 'PXAT', string.format('%.0f', math.floor(number / 1000) + 300000))
+    local is_done, refused = pcall(redis.call, 'SET', KEYS[3], token, 'PXAT',
+      string.format('%.0f', math.floor(number / 1000) + 300000))
+    if not is_done then
+      -- The server does not undo INCR, and a new counter would have no expiry.
+      if is_new then
+        redis.call('DEL', KEYS[3])
+      end
+      error(refused, 0)
+    end
     return token
   elseif number > 99999999 and number < 9007199254740992 then
     -- In two parts, each less than 2^31: '%.0f' costs 0.2 us more, and '%d' of the whole number is wrong

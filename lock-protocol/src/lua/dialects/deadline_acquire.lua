@@ -52,5 +52,11 @@ if redis.call('SETNX', KEYS[1], ARGV[1]) == 0 then
   end
   redis.call('GETSET', KEYS[1], ARGV[1])
 end
-redis.call('PEXPIREAT', KEYS[1], deadline + ARGV[2])
+local _, not_expiring = attempt('PEXPIREAT', KEYS[1], deadline + ARGV[2])
+if not_expiring then
+  -- The server does not undo the first write, and the key would have no expiry. The holder before, if there was one,
+  -- lost the lock when its deadline passed.
+  attempt('DEL', KEYS[1])
+  return not_expiring
+end
 return {'held', now, math.max(deadline - now_ms, 0)}

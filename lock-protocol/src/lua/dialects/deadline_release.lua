@@ -38,6 +38,8 @@ if min_hold == 0 then
   redis.call('DEL', KEYS[1])
 elseif tonumber(value) > now_ms + min_hold then
   local deadline = string.format('%.0f', now_ms + min_hold)
+  -- The expiry comes twice, as in deadline_renew.lua.
+  redis.call('PEXPIREAT', KEYS[1], deadline + ARGV[2])
   redis.call('GETSET', KEYS[1], deadline)
   redis.call('PEXPIREAT', KEYS[1], deadline + ARGV[2])
 end

@@ -35,6 +35,8 @@ end
 if not was_owner then
   return {'gone', now, value and string.sub(value, 1, 200) or nil}
 end
+-- GETSET removes the expiry, which follows again. If the server refuses to set one, it does so before the key has changed.
+redis.call('PEXPIREAT', KEYS[1], ARGV[1] + ARGV[2])
 redis.call('GETSET', KEYS[1], ARGV[1])
 redis.call('PEXPIREAT', KEYS[1], ARGV[1] + ARGV[2])
 return {'held', now}

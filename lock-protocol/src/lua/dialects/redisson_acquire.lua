@@ -47,7 +47,14 @@ if found == 'none' or found == 'hash' and redis.call('HEXISTS', KEYS[1], ARGV[1]
     reply[4] = token
   end
   redis.call('HSET', KEYS[1], ARGV[1], 1)
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  local _, not_expiring = attempt('PEXPIRE', KEYS[1], ARGV[2])
+  if not_expiring then
+    -- The server does not undo the first write. A new key would have no expiry; that of a repeated call has one.
+    if found == 'none' then
+      attempt('HDEL', KEYS[1], ARGV[1])
+    end
+    return not_expiring
+  end
   return reply
 end
 if found ~= 'hash' then

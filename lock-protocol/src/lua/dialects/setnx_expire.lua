@@ -22,7 +22,12 @@ if now > tonumber(ARGV[3]) * 1000 then
   return {'late', now}
 end
 if redis.call('SETNX', KEYS[1], ARGV[1]) == 1 then
-  redis.call('EXPIRE', KEYS[1], ARGV[2])
+  local _, not_expiring = attempt('EXPIRE', KEYS[1], ARGV[2])
+  if not_expiring then
+    -- The server does not undo the first write, and a key without an expiry would stay locked forever.
+    attempt('DEL', KEYS[1])
+    return not_expiring
+  end
   return {'held', now, ARGV[2] * 1000}
 end
 local value, refused, is_wrong_type = attempt('GET', KEYS[1])

@@ -23,7 +23,7 @@ use crate::clock_sync::NotAfter;
 use crate::dialect::{Dialect, ReleaseMethod};
 use crate::key::LockKey;
 use crate::loss::LossReason;
-use crate::op::{Op, Outcome, Refusal, RefusalKind, Renewal};
+use crate::op::{ForeignValue, Op, Outcome, Refusal, RefusalKind, Renewal};
 use crate::redirect::Redirect;
 use crate::resp::{CommandBuf, Replies, ServerError};
 use crate::unconfirmed::Unconfirmed;
@@ -304,6 +304,12 @@ fn kind_of(code: &str, detail: &str) -> RefusalKind {
             || detail.contains("no permissions to run") =>
         {
             RefusalKind::Permission
+        }
+        // The script found it, or `INCR` did.
+        _ if detail.contains("the fencing counter is beyond any time")
+            || detail.contains("would overflow") =>
+        {
+            RefusalKind::Foreign(ForeignValue::CounterTooHigh)
         }
         // The counter of tokens holds something else.
         _ if detail.contains("not an integer") => RefusalKind::WrongType,

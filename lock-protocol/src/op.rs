@@ -220,6 +220,8 @@ pub enum ForeignValue {
     Owner,
     /// A hash that isn't a lock of Redisson which this library speaks.
     NoRedissonLock,
+    /// The fencing counter that belongs to the key holds a number that no clock gives.
+    CounterTooHigh,
 }
 
 impl RefusalKind {

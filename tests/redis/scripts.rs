@@ -532,6 +532,23 @@ fn refused_expiry_leaves_no_key_without_one() {
     }
 }
 
+/// A lead beyond any time would write a counter that no longer is an integer.
+#[test]
+fn absurd_lead_writes_no_counter() {
+    let server = RedisServer::start();
+    let text = ACQUIRE.of(false).text(ScriptForm::Flagged);
+    let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
+    let keys = ["4", "lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
+    let lead = "9223372036854775807";
+    for floor in ["9", lead] {
+        let args = [owner_id, "30000", floor, "9999999999999", "me", "", lead];
+        let reply = server.cli(&[&["EVAL", text][..], &keys, &args].concat());
+        assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+        let left = server.cli(&["KEYS", "*"]);
+        assert!(left.array().is_empty(), "{left:?}");
+    }
+}
+
 /// A shared key without an expiry must not be deleted, and its end must not come earlier. Before Redis 7.2 it comes later
 /// by the time that passes within the script.
 #[test]

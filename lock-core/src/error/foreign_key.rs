@@ -73,6 +73,15 @@ pub(crate) fn companion(key: &LockKey) -> LockError {
     foreign(key, found.to_owned(), RENAME)
 }
 
+/// The fencing counter of a native lock holds a number that no clock gives.
+#[cfg(feature = "redis")]
+pub(crate) fn counter_too_high(key: &LockKey) -> LockError {
+    let found = format!("a fencing counter (`{}`) beyond any time", key.counter());
+    let advice = "delete that key, and tokens continue from the server's time; a resource that has accepted a higher token \
+                  has to forget it";
+    foreign(key, found, advice)
+}
+
 /// The key has had no expiry for longer than a client needs to set one in a second command.
 pub(crate) fn no_expiry(key: &LockKey, value: &str) -> LockError {
     if matches!(key.dialect(), Dialect::Redisson { .. }) {

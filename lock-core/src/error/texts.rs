@@ -39,6 +39,7 @@ impl LockError {
                     ForeignValue::Deadline => foreign_key::deadline(key, found),
                     ForeignValue::Owner => foreign_key::owner(key, found),
                     ForeignValue::NoRedissonLock => foreign_key::no_redisson_lock(key, found),
+                    ForeignValue::CounterTooHigh => foreign_key::counter_too_high(key),
                 };
             }
             (RefusalKind::Unreadable, _) => return Self::unreadable(),

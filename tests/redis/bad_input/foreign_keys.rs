@@ -87,6 +87,26 @@ async fn counter_of_another_type_is_a_foreign_key() {
     assert_foreign_key(&[&["SET", COUNTER, "x"]], "companion").await;
 }
 
+/// Near the maximum, the counter would end for everyone after a few more tokens. It stays as it is.
+#[tokio::test]
+async fn counter_beyond_any_time_is_a_foreign_key() {
+    for garbage in ["9223372036854775807", "9223372036854775000"] {
+        let set = ["SET", COUNTER, garbage];
+        let server = RedisServer::start();
+        server.cli(&set);
+        let locks = connect(&server).await;
+        for kind in [Kind::Exclusive, Kind::Read] {
+            let error = locks.lock(NAME).kind(kind).try_acquire().await;
+            let error = error.unwrap_err();
+            assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
+            assert!(error.to_string().contains(COUNTER), "{error}");
+            assert!(error.to_string().contains("delete"), "{error}");
+            assert_eq!(server.cli(&["GET", COUNTER]).text(), garbage);
+        }
+        assert_at_rest(&server, locks, &[COUNTER]).await;
+    }
+}
+
 /// The release reports companion keys that another client overwrote, and the key is free.
 #[tokio::test]
 async fn release_reports_companion_keys_overwritten_by_others() {

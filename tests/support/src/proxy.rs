@@ -85,6 +85,7 @@ impl Proxy {
                 armed: None,
                 always_lost: None,
                 replacements: Vec::new(),
+                records: false,
                 links: Vec::new(),
             }),
         });
@@ -178,6 +179,21 @@ impl Proxy {
         let (bytes, replacement) = (bytes.as_ref().to_vec(), replacement.as_ref().to_vec());
         let mut state = self.shared.lock();
         state.replacements.push((direction, bytes, replacement));
+    }
+
+    /// Records, from now on, what each client sends.
+    pub fn record(&self) {
+        self.shared.lock().records = true;
+    }
+
+    /// Returns what the client of one connection has sent since [`record`](Self::record), in order, without what was
+    /// lost on the way. [`split_commands`](crate::resp::split_commands) takes it apart.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there was no such connection yet.
+    pub fn requests(&self, connection: usize) -> Vec<u8> {
+        self.shared.lock().links[connection].requests.clone()
     }
 
     /// Returns whether the cut of [`lose_next`](Self::lose_next) has not happened yet.

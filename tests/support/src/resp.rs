@@ -143,14 +143,7 @@ impl Connection {
     ///
     /// Fails if the connection fails.
     pub fn send(&mut self, words: &[impl AsRef<[u8]> + Debug]) -> io::Result<()> {
-        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            let word = word.as_ref();
-            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            bytes.extend_from_slice(word);
-            bytes.extend_from_slice(b"\r\n");
-        }
-        self.stream.get_mut().write_all(&bytes)
+        self.stream.get_mut().write_all(&command_bytes(words))
     }
 
     /// Reads the next reply.
@@ -200,6 +193,66 @@ impl Connection {
         line.truncate(line.len() - 2);
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
+}
+
+/// Returns the bytes of a command.
+pub fn command_bytes(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        let word = word.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// Takes the complete commands off the front of what a client has sent, each as its words.
+///
+/// # Errors
+///
+/// Fails at bytes that are no array of strings. The inline form is refused, too: no client library uses it.
+pub fn split_commands(bytes: &mut Vec<u8>) -> io::Result<Vec<Vec<Vec<u8>>>> {
+    let (mut commands, mut taken) = (Vec::new(), 0);
+    while let Some((words, length)) = first_command(&bytes[taken..])? {
+        commands.push(words);
+        taken += length;
+    }
+    bytes.drain(..taken);
+    Ok(commands)
+}
+
+/// Returns the words of the first command and its length in bytes; `None` while it is incomplete.
+fn first_command(bytes: &[u8]) -> io::Result<Option<(Vec<Vec<u8>>, usize)>> {
+    let mut at = 0;
+    let header = |at: &mut usize, kind: u8| {
+        let rest = &bytes[*at..];
+        let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") else {
+            return Ok(None);
+        };
+        let line = String::from_utf8_lossy(&rest[..end]).into_owned();
+        let number = line.strip_prefix(char::from(kind));
+        let number: usize = number
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| garbled(&line))?;
+        *at += end + 2;
+        Ok::<_, io::Error>(Some(number))
+    };
+    let Some(count) = header(&mut at, b'*')? else {
+        return Ok(None);
+    };
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let Some(length) = header(&mut at, b'$')? else {
+            return Ok(None);
+        };
+        let Some(word) = bytes.get(at..at + length + 2) else {
+            return Ok(None);
+        };
+        words.push(word[..length].to_vec());
+        at += length + 2;
+    }
+    Ok(Some((words, at)))
 }
 
 fn garbled(line: &str) -> io::Error {

@@ -35,6 +35,8 @@ pub(super) struct Link {
     pub(super) running: u8,
     pub(super) reply_is_lost: bool,
     pub(super) cut: bool,
+    /// What the client has sent since the recording began.
+    pub(super) requests: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ pub(super) struct State {
     pub(super) always_lost: Option<Vec<u8>>,
     /// What to replace, and by what.
     pub(super) replacements: Vec<(Direction, Vec<u8>, Vec<u8>)>,
+    pub(super) records: bool,
     /// In the order of acceptance; never shortened, so that an index stays valid.
     pub(super) links: Vec<Link>,
 }

@@ -64,6 +64,7 @@ pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
             running: if server.is_some() { 2 } else { 1 },
             reply_is_lost: false,
             cut: false,
+            requests: Vec::new(),
         });
     }
     let wire = |direction: Direction, from, to| {
@@ -228,7 +229,12 @@ impl Wire {
                 }
             }
         }
-        !link.cut
+        let passes = !link.cut;
+        // Before the server gets it, so that it is there when the client has the reply.
+        if passes && state.records && self.direction == Direction::ToServer {
+            link.requests.extend_from_slice(bytes);
+        }
+        passes
     }
 }
 

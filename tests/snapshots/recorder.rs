@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use test_support::fixtures::SOON;
 use test_support::resp::{command_bytes, split_commands};
-use test_support::{Proxy, RedisServer, eventually_async};
+use test_support::{Proxy, RedisServer, eventually_async, stand_in};
 
 /// Whether a step sends the same commands in the same order each time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -292,12 +292,8 @@ fn is_script(word: &[u8]) -> bool {
     word.starts_with(b"#!lua") || word.starts_with(b"-- ")
 }
 
-/// The name in the first comment of a script: `-- acquire: acquires the lock ...`.
 fn script_name(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let comment = text.lines().find_map(|line| line.strip_prefix("-- "));
-    let name = comment.and_then(|comment| comment.split_once(':'));
-    name.expect("a script begins with its name").0.to_owned()
+    stand_in::script_name(&String::from_utf8_lossy(text))
 }
 
 /// Replaces ids and times.

@@ -3,6 +3,7 @@
 //! - [`RedisServer`] owns a `redis-server` on a free port, and removes it on drop.
 //! - [`PostgresServer`] does the same with a PostgreSQL server.
 //! - [`Proxy`] is in front of a server and delays, cuts, loses, mutes and refuses.
+//! - [`StandIn`] is a server that differs from a current one: of a hosting service, old, or hostile.
 //! - [`ClusterBus`] cuts a node off from the other nodes of its cluster, but not from its clients.
 //! - [`FrozenClock`] is the wall clock of a server, which only the test moves.
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
@@ -38,6 +39,7 @@ pub mod resp;
 pub mod sentinel;
 pub mod server;
 mod signal;
+pub mod stand_in;
 pub mod suspend;
 pub mod tls;
 pub mod wait;
@@ -58,6 +60,7 @@ pub use random::Random;
 pub use resp::{Connection, Reply};
 pub use sentinel::SentinelService;
 pub use server::{RedisServer, ServerOptions};
+pub use stand_in::StandIn;
 pub use suspend::SuspendedMachine;
 pub use tls::{Authority, Certificate};
 pub use wait::{eventually, eventually_async, eventually_some, holds_within};

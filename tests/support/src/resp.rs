@@ -255,6 +255,25 @@ fn first_command(bytes: &[u8]) -> io::Result<Option<(Vec<Vec<u8>>, usize)>> {
     Ok(Some((words, at)))
 }
 
+/// Returns the length of the first reply of RESP2 or RESP3; `None` while it is incomplete.
+pub(crate) fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = std::str::from_utf8(&bytes[1..head - 2]).ok();
+    let count = number.and_then(|number| number.parse::<usize>().ok());
+    let items = match bytes[0] {
+        b'$' | b'=' | b'!' => {
+            let length = head + count.map_or(0, |count| count + 2);
+            return (bytes.len() >= length).then_some(length);
+        }
+        b'*' | b'~' | b'>' => count.unwrap_or(0),
+        b'%' => 2 * count.unwrap_or(0),
+        // The attributes stand before the value that they belong to.
+        b'|' => 2 * count.unwrap_or(0) + 1,
+        _ => 0,
+    };
+    (0..items).try_fold(head, |at, _| Some(at + frame_length(bytes.get(at..)?)?))
+}
+
 fn garbled(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not RESP2: {line:?}"))
 }

@@ -124,6 +124,10 @@ impl RedisServer {
         }
     }
 
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.options.password.as_deref()
+    }
+
     pub(crate) fn url_at(&self, address: SocketAddr) -> String {
         match &self.options.password {
             Some(password) => format!("redis://:{password}@{address}"),

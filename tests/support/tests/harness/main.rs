@@ -10,6 +10,7 @@ mod clock;
 mod process;
 mod proxy;
 mod server;
+mod stand_in;
 mod waiting;
 
 fn via(proxy: &Proxy) -> Connection {

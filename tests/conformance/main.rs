@@ -7,6 +7,7 @@
 
 use lock_core::{Dialect, RedissonLock, ReleaseMethod};
 
+mod profiles;
 mod suite;
 
 use suite::conformance;

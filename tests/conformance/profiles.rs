@@ -1,0 +1,65 @@
+//! The contracts on servers as hosting services and old versions are. A profile that locks don't work with yet is
+//! missing here: without `ROLE`, with an old `INFO`, with other refusals of `HELLO`, and with `cluster_enabled:0`.
+
+use lock_core::{Dialect, ReleaseMethod};
+use test_support::fixtures::SOON;
+use test_support::stand_in::{HelloRefusal, PcallForm, Quirk};
+use test_support::{RedisServer, StandIn, eventually_async};
+
+use crate::suite::conformance;
+use crate::suite::subject::Subject;
+
+conformance!(no_run_id, polling([Quirk::NoRunId]));
+conformance!(
+    hello_is_unknown,
+    polling([Quirk::Hello(HelloRefusal::Unknown)])
+);
+conformance!(plain_scripts, notifying([Quirk::PlainScriptsOnly]));
+conformance!(pcall_raises, notifying([Quirk::Pcall(PcallForm::Raises)]));
+conformance!(pcall_text, notifying([Quirk::Pcall(PcallForm::Text)]));
+conformance!(serverless_cluster, serverless());
+conformance!(owner_commands, with_owner_commands());
+
+async fn notifying<const N: usize>(quirks: [Quirk; N]) -> Subject {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, quirks);
+    let url = stand_in.url();
+    Subject::at((stand_in, server), &url, |builder| builder).await
+}
+
+/// Waiters get no notifications there.
+async fn polling<const N: usize>(quirks: [Quirk; N]) -> Subject {
+    let mut subject = notifying(quirks).await;
+    subject.notifies = false;
+    subject
+}
+
+async fn serverless() -> Subject {
+    let node = RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .start();
+    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually_async(SOON, async || {
+        let info = node.cli(&["CLUSTER", "INFO"]);
+        info.text().contains("cluster_state:ok")
+    })
+    .await;
+    let stand_in = StandIn::start(&node, [Quirk::ServerlessCluster]);
+    let url = stand_in.url().replace("redis://", "redis+cluster://");
+    Subject::at((stand_in, node), &url, |builder| builder).await
+}
+
+/// Few servers have the commands so far.
+async fn with_owner_commands() -> Subject {
+    let dialect = Dialect::SetNxPx {
+        release: ReleaseMethod::Native,
+    };
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::OwnerCommands]);
+    let url = stand_in.url();
+    let mut subject = Subject::at((stand_in, server), &url, |it| it.dialect(dialect)).await;
+    subject.capabilities = dialect.capabilities();
+    subject.notifies = subject.capabilities.notifies_waiters;
+    subject.value_has_token = false;
+    subject
+}

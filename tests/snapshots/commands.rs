@@ -5,8 +5,11 @@ use lock_core::{
     Renew,
 };
 use test_support::fixtures::{LONG, SOON, ms};
-use test_support::{Direction, RedisServer, eventually_async};
-use tests::{SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, one_attempt, poll_once, shut_down};
+use test_support::stand_in::{Answer, Quirk, Target};
+use test_support::{Direction, RedisServer, StandIn, eventually_async};
+use tests::{
+    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_NATIVE, WATCH_MULTI, one_attempt, poll_once, shut_down,
+};
 
 use crate::check;
 use crate::recorder::{Order, Recorder};
@@ -29,6 +32,10 @@ fn builder(dialect: Dialect, label: &str) -> LockManagerBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Server,
+    /// A server that has the commands of `ReleaseMethod::Native`.
+    OwnerCommands,
+    /// A server that doesn't have them, whatever version the tests run on.
+    NoOwnerCommands,
     /// A cluster of one node.
     Cluster,
 }
@@ -36,7 +43,7 @@ enum Place {
 impl Place {
     fn url(self, url: &str) -> String {
         match self {
-            Self::Server => url.to_owned(),
+            Self::Server | Self::OwnerCommands | Self::NoOwnerCommands => url.to_owned(),
             Self::Cluster => url.replace("redis://", "redis+cluster://"),
         }
     }
@@ -58,7 +65,7 @@ impl Scene {
     async fn start(dialect: Dialect, place: Place) -> Self {
         let server = RedisServer::options();
         let server = match place {
-            Place::Server => server.start(),
+            Place::Server | Place::OwnerCommands | Place::NoOwnerCommands => server.start(),
             Place::Cluster => {
                 let node = server.args(["--cluster-enabled", "yes"]).start();
                 node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -67,11 +74,20 @@ impl Scene {
                 node
             }
         };
-        let url = place.url(&server.url());
-        let other = builder(dialect, "other").connect(&url).await;
+        let quirk = match place {
+            Place::Server | Place::Cluster => None,
+            Place::OwnerCommands => Some(Quirk::OwnerCommands),
+            Place::NoOwnerCommands => Some(Quirk::Replies(
+                Target::Command("COMMAND"),
+                Answer::Raw(b"*2\r\n*-1\r\n*-1\r\n".to_vec()),
+            )),
+        };
+        let stand_in = quirk.map(|quirk| StandIn::start(&server, [quirk]));
+        let url = stand_in.as_ref().map_or(server.url(), StandIn::url);
+        let other = builder(dialect, "other").connect(&place.url(&url)).await;
         let own_port = server.port();
         let heading = format!("The commands of the dialect {dialect}, {place:?}");
-        let mut recorder = Recorder::start(server, &heading);
+        let mut recorder = Recorder::start(server, stand_in, &heading);
         // The node names its own port in the map of the slots.
         recorder.proxy.replace(
             Direction::ToClient,
@@ -472,8 +488,8 @@ impl Scene {
         }
         self.recorder.section("a user, a database, and a prefix");
         let (at, db) = match self.place {
-            Place::Server => ("redis://", "/3"),
             Place::Cluster => ("redis+cluster://", ""),
+            _ => ("redis://", "/3"),
         };
         let url = format!("{at}all:secret@{address}{db}");
         let named = builder(self.dialect, "named")
@@ -607,19 +623,32 @@ async fn recorded(dialect: Dialect, place: Place) {
     }
     scene.recorder.end("passed", left);
     let mut name = dialect.to_string().to_lowercase().replace(' ', "_");
-    if place == Place::Cluster {
-        name += "_in_a_cluster";
-    }
+    name += match place {
+        Place::Server => "",
+        Place::OwnerCommands => "_and_owner_commands",
+        Place::NoOwnerCommands => "_without_owner_commands",
+        Place::Cluster => "_in_a_cluster",
+    };
     check(&format!("{name}.txt"), &scene.recorder.into_text());
 }
 
 macro_rules! sends_the_recorded_commands {
-    ($($name:ident: $dialect:expr, $place:ident;)+) => {$(
-        #[tokio::test]
-        async fn $name() {
-            recorded($dialect, Place::$place).await;
+    ($($name:ident: $dialect:expr, $place:ident;)+) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                recorded($dialect, Place::$place).await;
+            }
+        )+
+
+        #[test]
+        fn every_dialect_is_recorded() {
+            let recorded = [$($dialect),+];
+            for dialect in Dialect::ALL {
+                assert!(recorded.contains(dialect), "{dialect}");
+            }
         }
-    )+};
+    };
 }
 
 sends_the_recorded_commands! {
@@ -630,7 +659,9 @@ sends_the_recorded_commands! {
     lua_setnx_expire_commands_are_those_recorded: Dialect::LuaSetnxExpire, Server;
     set_nx_px_commands_are_those_recorded: SET_NX_PX, Server;
     watch_multi_commands_are_those_recorded: WATCH_MULTI, Server;
-    set_nx_px_auto_commands_are_those_recorded: SET_NX_PX_AUTO, Server;
+    set_nx_px_native_commands_are_those_recorded: SET_NX_PX_NATIVE, OwnerCommands;
+    set_nx_px_auto_commands_are_those_recorded: SET_NX_PX_AUTO, OwnerCommands;
+    set_nx_px_auto_without_them_commands_are_those_recorded: SET_NX_PX_AUTO, NoOwnerCommands;
     redisson_commands_are_those_recorded: REDISSON, Server;
     redisson_fenced_commands_are_those_recorded: REDISSON_FENCED, Server;
     redisson_commands_in_a_cluster_are_those_recorded: REDISSON_FENCED, Cluster;

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 mod commands;
+mod errors;
 mod recorder;
 
 /// Compares `text` with a recorded file.

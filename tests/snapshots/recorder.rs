@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use test_support::fixtures::SOON;
 use test_support::resp::{command_bytes, split_commands};
-use test_support::{Proxy, RedisServer, eventually_async, stand_in};
+use test_support::{Proxy, RedisServer, StandIn, eventually_async, stand_in};
 
 /// Whether a step sends the same commands in the same order each time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,7 @@ type Words = Vec<Vec<u8>>;
 /// The commands of all clients that connect through a proxy.
 pub(crate) struct Recorder {
     pub(crate) server: RedisServer,
+    _stand_in: Option<StandIn>,
     pub(crate) proxy: Proxy,
     /// Knows the hash of each script, and is no part of the recording.
     hasher: RedisServer,
@@ -42,11 +43,16 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn start(server: RedisServer, heading: &str) -> Self {
-        let proxy = Proxy::in_front_of(&server);
+    /// The clients connect through the stand-in, if there is one.
+    pub(crate) fn start(server: RedisServer, stand_in: Option<StandIn>, heading: &str) -> Self {
+        let proxy = match &stand_in {
+            Some(stand_in) => Proxy::in_front_of_stand_in(stand_in),
+            None => Proxy::in_front_of(&server),
+        };
         proxy.record();
         Self {
             server,
+            _stand_in: stand_in,
             proxy,
             hasher: RedisServer::start(),
             scripts: BTreeMap::new(),

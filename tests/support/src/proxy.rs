@@ -16,6 +16,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::ports::Port;
 use crate::server::RedisServer;
+use crate::stand_in::StandIn;
 use link::{Gate, Link, Mode, Shared, State};
 
 /// The direction in which bytes travel.
@@ -74,6 +75,11 @@ impl Proxy {
         Self::start((Ipv4Addr::LOCALHOST, port).into(), |address| {
             format!("rediss://localhost:{}", address.port())
         })
+    }
+
+    /// As [`in_front_of`](Self::in_front_of), in front of a stand-in.
+    pub fn in_front_of_stand_in(stand_in: &StandIn) -> Self {
+        Self::start(stand_in.address(), |address| stand_in.url_at(address))
     }
 
     fn start(upstream: SocketAddr, url: impl FnOnce(SocketAddr) -> String) -> Self {

@@ -107,6 +107,11 @@ impl StandIn {
         self.server.url.clone()
     }
 
+    pub(crate) fn url_at(&self, address: SocketAddr) -> String {
+        let (own, other) = (self.address().to_string(), address.to_string());
+        self.server.url.replace(&own, &other)
+    }
+
     /// Returns the address on which the stand-in listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[0].number()).into()

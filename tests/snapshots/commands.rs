@@ -25,7 +25,9 @@ const REDISSON_FENCED: Dialect = Dialect::Redisson {
 const MIN_HOLD: std::time::Duration = std::time::Duration::from_secs(900);
 
 fn builder(dialect: Dialect, label: &str) -> LockManagerBuilder {
-    let builder = one_attempt(LockManager::builder()).default_ttl(LONG);
+    // A busy machine must not make a client send a command again.
+    let builder = one_attempt(LockManager::builder()).command_timeout(ms(4000));
+    let builder = builder.default_ttl(LONG);
     builder.label(label).client_name(label).dialect(dialect)
 }
 
@@ -159,6 +161,10 @@ impl Scene {
             // In the other dialects its last attempt may be under way at its end, and is cancelled.
             let waited = self.lock("busy").wait(ms(300)).acquire().await;
             assert!(waited.unwrap_err().is_contended());
+            // It leaves the queue after the wait.
+            let queue = "{lock:busy}:q";
+            let length = || self.recorder.server.cli(&["ZCARD", queue]).integer();
+            eventually_async(SOON, async || length() == 0).await;
             self.recorder
                 .step("a wait that ends without the lock", Order::Any);
         }
@@ -196,7 +202,7 @@ impl Scene {
         let held = self
             .locks
             .lock("renewed")
-            .renew(Renew::Every(ms(1000)))
+            .renew(Renew::Every(ms(3000)))
             .acquire()
             .await
             .unwrap();
@@ -554,10 +560,8 @@ impl Scene {
         })
         .await;
         let url = self.place.url(&self.recorder.proxy.url());
-        let confirm = Confirm::replicas(1).within(ms(5000));
-        let confirming = builder(self.dialect, "confirming")
-            .confirm(confirm)
-            .command_timeout(SOON);
+        let confirm = Confirm::replicas(1).within(ms(3000));
+        let confirming = builder(self.dialect, "confirming").confirm(confirm);
         let locks = match confirming.connect(&url).await {
             Ok(locks) => locks,
             Err(error) => return self.recorder.note(&error.to_string()),

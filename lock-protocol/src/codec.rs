@@ -23,7 +23,7 @@ use crate::clock_sync::NotAfter;
 use crate::dialect::{Dialect, ReleaseMethod};
 use crate::key::LockKey;
 use crate::loss::LossReason;
-use crate::op::{ForeignValue, Op, Outcome, Refusal, RefusalKind, Renewal};
+use crate::op::{ForeignValue, Op, OpKind, Outcome, Refusal, RefusalKind, Renewal};
 use crate::redirect::Redirect;
 use crate::resp::{CommandBuf, Replies, ServerError};
 use crate::unconfirmed::Unconfirmed;
@@ -128,6 +128,8 @@ pub struct ExchangeFacts<'a> {
     pub command_timeout: Duration,
     pub channel: Channel<'a>,
     pub lane: Lane,
+    /// No other operation stands in front in the same exchange.
+    pub is_first: bool,
 }
 
 /// The channel on which waiters of a key are notified.
@@ -188,6 +190,16 @@ pub struct Codecs {
 }
 
 impl Codecs {
+    /// Returns the lane of an operation, as far as it is known before there is a connection.
+    pub fn lane_of(&self, op: &Op<'_>) -> Lane {
+        let method = ReleaseMethod::WatchMulti;
+        match (&op.kind, op.key().map(LockKey::dialect)) {
+            (OpKind::Acquire(_), _) => Lane::Shared,
+            (_, Some(Dialect::SetNxPx { release })) if release == method => Lane::Transactions,
+            _ => Lane::Shared,
+        }
+    }
+
     /// Returns the codec of the operation's dialect.
     pub fn of(&self, op: &Op<'_>) -> &dyn Codec {
         match op.key().map_or(Dialect::Native, LockKey::dialect) {

@@ -221,14 +221,6 @@ pub static ACQUIRE_ALL: NotifyingScript = NotifyingScript::new(
         file!("lua/acquire_all.lua"),
     ],
 );
-pub static RELEASE_ALL: NotifyingScript = NotifyingScript::new(
-    FirstLine::Frees,
-    &[
-        Part::Function("release", RELEASE_PARTS),
-        file!("lua/each_lock.lua"),
-        file!("lua/release_all.lua"),
-    ],
-);
 
 /// The second round of an acquisition at a quorum of servers.
 pub static RAISE: Script = Script::new(FirstLine::Writes, &[ATTEMPT, file!("lua/raise.lua")]);
@@ -326,13 +318,7 @@ mod tests {
     const FORMS: [ScriptForm; 2] = [ScriptForm::Flagged, ScriptForm::Plain];
 
     fn all() -> Vec<&'static Script> {
-        let notifying = [
-            &ACQUIRE,
-            &RELEASE,
-            &ACQUIRE_ALL,
-            &RELEASE_ALL,
-            &FORCE_RELEASE,
-        ];
+        let notifying = [&ACQUIRE, &RELEASE, &ACQUIRE_ALL, &FORCE_RELEASE];
         let mut all: Vec<_> = Dialect::ALL
             .iter()
             .flat_map(|dialect| of(*dialect, false))

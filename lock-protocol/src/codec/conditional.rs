@@ -16,11 +16,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::abilities::{DeleteCommand, OpenQuestion, OwnerCheck};
-use super::owner::{VALUE_LIMIT, progress, released};
+use super::owner::{VALUE_LIMIT, progress};
 use super::replies::{accepted, server_time, wrong_type};
 use super::watch_multi::{WatchMulti, loss_of};
 use super::{Codec, ExchangeFacts, Lane, LinkFacts, Notes, Progress, Step, renewed};
 use crate::acquisition::RenewOutcome;
+use crate::cleanup::ReleaseOutcome;
+use crate::clock::ServerMs;
 use crate::dialect::{Dialect, ReleaseMethod};
 use crate::key::LockKey;
 use crate::loss::LossReason;
@@ -41,11 +43,17 @@ pub struct Conditional {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionalState {
     Asking(OpenQuestion),
-    Renew,
-    Delete(DeleteCommand),
+    Renew {
+        asks_time: bool,
+    },
+    Delete {
+        delete: DeleteCommand,
+        asks_time: bool,
+    },
     Loss,
     Left {
         min_hold_ms: u64,
+        asks_time: bool,
     },
     Keep {
         ms: u64,
@@ -92,16 +100,26 @@ impl Conditional {
                 self.watch_multi.next(op, facts)
             }
             Ok(OwnerCheck::Command(delete)) => {
+                // One for the whole exchange, and for a release that has to know until when a copy may take effect.
+                let mut asks_time = facts.is_first;
                 let state = match &op.kind {
-                    OpKind::Release(request) => match request.min_hold_ms(facts.now) {
-                        0 => ConditionalState::Delete(delete),
-                        min_hold_ms => ConditionalState::Left { min_hold_ms },
-                    },
-                    _ => ConditionalState::Renew,
+                    OpKind::Release(request) => {
+                        asks_time |= request.unconfirmed.is_some();
+                        match request.min_hold_ms(facts.now) {
+                            0 => ConditionalState::Delete { delete, asks_time },
+                            min_hold_ms => ConditionalState::Left {
+                                min_hold_ms,
+                                asks_time,
+                            },
+                        }
+                    }
+                    _ => ConditionalState::Renew { asks_time },
                 };
                 op.state = OpState::Conditional(state);
                 op.sent_at = facts.now;
-                Step::Send { commands: 2 }
+                Step::Send {
+                    commands: 1 + usize::from(asks_time),
+                }
             }
         }
     }
@@ -129,8 +147,9 @@ impl Codec for Conditional {
             OpState::Conditional(ConditionalState::Instead) => {
                 self.decide(op, facts, abilities.without_commands())
             }
-            OpState::Conditional(ConditionalState::Loss) => Step::Send { commands: 1 },
-            OpState::Conditional(_) => Step::Send { commands: 2 },
+            OpState::Conditional(state) => Step::Send {
+                commands: 1 + usize::from(asks_time(state)),
+            },
             _ => self.watch_multi.owner.next(op, facts),
         }
     }
@@ -150,7 +169,7 @@ impl Codec for Conditional {
         let owner = owners.text(owner_id);
         match state {
             // Without an expiry of its own, it would remove that of the key.
-            ConditionalState::Renew => {
+            ConditionalState::Renew { .. } => {
                 let mut set = out.command("SET");
                 set.arg(key).arg(owner).arg("IFEQ").arg(owner);
                 set.arg("PX").arg(ttl_ms);
@@ -164,10 +183,16 @@ impl Codec for Conditional {
                     .arg(owner);
                 set.arg("PX").arg(ms);
             }
-            ConditionalState::Delete(DeleteCommand::Delex) => {
+            ConditionalState::Delete {
+                delete: DeleteCommand::Delex,
+                ..
+            } => {
                 out.command("DELEX").arg(key).arg("IFEQ").arg(owner);
             }
-            ConditionalState::Delete(DeleteCommand::Delifeq) => {
+            ConditionalState::Delete {
+                delete: DeleteCommand::Delifeq,
+                ..
+            } => {
                 out.command("DELIFEQ").arg(key).arg(owner);
             }
             ConditionalState::Left { .. } => {
@@ -180,7 +205,9 @@ impl Codec for Conditional {
             }
             ConditionalState::Asking(_) | ConditionalState::Instead => return,
         }
-        out.command("TIME");
+        if asks_time(state) {
+            out.command("TIME");
+        }
     }
 
     fn read(
@@ -206,10 +233,11 @@ fn read_reply(
 ) -> Result<Option<Outcome>, Refusal> {
     let method = method_of(op);
     let reply = replies.next().ok_or_else(Refusal::unreadable)?;
-    let mut time = |notes: &mut Notes| {
-        let server_us = server_time(accepted(replies.next())?)?;
-        notes.server_us = Some(server_us);
-        Ok(server_us)
+    let mut time = |notes: &mut Notes| -> Result<Option<u64>, Refusal> {
+        if asks_time(state) {
+            notes.server_us = Some(server_time(accepted(replies.next())?)?);
+        }
+        Ok(notes.server_us)
     };
     match state {
         ConditionalState::Asking(question) => {
@@ -229,7 +257,7 @@ fn read_reply(
             };
             Ok(None)
         }
-        ConditionalState::Renew => {
+        ConditionalState::Renew { .. } => {
             let answer = was_owner(reply)?;
             time(notes)?;
             match (answer, &op.kind) {
@@ -257,16 +285,16 @@ fn read_reply(
             let outcome = RenewOutcome::unless_lost(Some(loss), renewal.ttl, op.sent_at);
             Ok(Some(renewed(outcome, renewal, link)))
         }
-        ConditionalState::Delete(_) | ConditionalState::Keep { .. } => {
+        ConditionalState::Delete { .. } | ConditionalState::Keep { .. } => {
             let answer = was_owner(reply)?;
             let server_us = time(notes)?;
             match answer {
-                Answer::Yes => Ok(Some(released(true, server_us, link))),
-                Answer::No => Ok(Some(released(false, server_us, link))),
+                Answer::Yes => Ok(Some(settled(true, server_us, link))),
+                Answer::No => Ok(Some(settled(false, server_us, link))),
                 Answer::Refused(refusal) => instead(op, method, link, refusal),
             }
         }
-        ConditionalState::Left { min_hold_ms } => {
+        ConditionalState::Left { min_hold_ms, .. } => {
             let left = accepted(Some(reply))?.integer();
             let left = left.ok_or_else(Refusal::unreadable)?;
             time(notes)?;
@@ -300,6 +328,28 @@ fn instead(
     }
     op.state = OpState::Conditional(ConditionalState::Instead);
     Ok(None)
+}
+
+/// Returns whether the exchange of this state ends with `TIME`.
+fn asks_time(state: ConditionalState) -> bool {
+    match state {
+        ConditionalState::Renew { asks_time }
+        | ConditionalState::Delete { asks_time, .. }
+        | ConditionalState::Left { asks_time, .. } => asks_time,
+        ConditionalState::Keep { .. } => true,
+        ConditionalState::Asking(_) | ConditionalState::Loss | ConditionalState::Instead => false,
+    }
+}
+
+/// Returns the outcome of a release whose reply may have no time.
+fn settled(was_owner: bool, server_us: Option<u64>, link: &LinkFacts<'_>) -> Outcome {
+    let outcome = ReleaseOutcome {
+        was_owner,
+        server_ms: server_us.map(ServerMs::from_micros),
+        run_id: link.run_id,
+        more: false,
+    };
+    Outcome::Released(outcome)
 }
 
 /// What a command that compares the owner replied.

@@ -1,7 +1,7 @@
 -- each_lock: separates the keys and arguments of the locks of a set.
 --
--- A part, not a script of its own: it stands in front of acquire_all.lua and release_all.lua, and behind the functions
--- `acquire` and `release`, which are all parts of those scripts with KEYS and ARGV as parameters.
+-- A part, not a script of its own: it stands in front of acquire_all.lua, and behind the functions `acquire` and
+-- `release`, which are all parts of those scripts with KEYS and ARGV as parameters.
 
 -- Returns the keys and arguments of each lock. Those of the first one begin at this argument.
 local function each_lock(at)

@@ -11,6 +11,7 @@ use crate::error::LockError;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::codec::Lane;
 use lock_protocol::codec::native::SetMode;
 use lock_protocol::key::LockKey;
 use lock_protocol::op::{Expiry, OpKind, Outcome, RaiseTo, Renewal, WaitFor};
@@ -25,6 +26,12 @@ impl RedisClient {
     /// Connects, and runs the calls. A cancel uses the connection of its acquire, so that it cannot overtake it.
     pub(super) async fn call(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
         let deadline = Deadline::after(Clock::System, limit);
+        for call in calls.iter_mut() {
+            call.lane = self.codecs.lane_of(&call.op);
+        }
+        if calls.iter().all(|call| call.lane == Lane::Transactions) {
+            return Box::pin(self.run_transactions(calls, deadline)).await;
+        }
         let follows = calls.first().and_then(|call| call.op.follows());
         let connection = match follows.and_then(|origin| self.pool.by_origin(origin)) {
             Some(connection) => Ok(connection),

@@ -57,6 +57,7 @@ fn facts<'a>(link: &'a LinkFacts<'a>, now_ms: u64, channel: Channel<'a>) -> Exch
         command_timeout: Duration::from_secs(1),
         channel,
         lane: Lane::Shared,
+        is_first: true,
     }
 }
 

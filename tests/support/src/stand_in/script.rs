@@ -2,16 +2,31 @@
 
 use super::quirk::PcallForm;
 
-/// Returns the name in the first comment of a script: `-- acquire: acquires the lock ...`.
+/// The parts that stand in several scripts.
+const SHARED_PARTS: [&str; 6] = [
+    "head",
+    "next_token",
+    "attempt",
+    "group",
+    "grant_next",
+    "each_lock",
+];
+
+/// Returns the name of a script. Each of its parts begins with a comment that has the part's name, as in
+/// `-- acquire: acquires the lock ...`, and an empty comment; the last name that no other script has is its own.
 ///
 /// # Panics
 ///
-/// Panics if the text does not begin with one.
+/// Panics if the text has no such comment.
 #[track_caller]
 pub fn script_name(text: &str) -> String {
-    let comment = text.lines().find_map(|line| line.strip_prefix("-- "));
-    let name = comment.and_then(|comment| comment.split_once(':'));
-    name.expect("a script begins with its name").0.to_owned()
+    let lines = text.lines().zip(text.lines().skip(1));
+    let names = lines.filter_map(|(line, next)| {
+        let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
+        let is_own = !SHARED_PARTS.contains(&name) && !name.ends_with("_slow");
+        (next == "--" && is_own).then_some(name)
+    });
+    names.last().expect("a script has a name").to_owned()
 }
 
 /// Returns whether this is the text of one of the library's scripts.

@@ -97,7 +97,11 @@ impl RedisClient {
         while self.round(connection, calls, Lane::InTurn, deadline).await != Round::Idle {}
     }
 
-    async fn run_transactions(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
+    pub(in crate::backend::redis) async fn run_transactions(
+        &self,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
         let limit = deadline.left();
         let connection = match self.transactions.for_current_runtime(limit).await {
             Ok(connection) => connection,
@@ -144,12 +148,13 @@ impl RedisClient {
         for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
             if call.scripts == ScriptsBy::Hash {
                 let known = self.known_channel(&call.op, &link);
-                let mut step = self.next(connection, &link, call, known.as_ref(), now);
+                let mut step =
+                    self.next(connection, &link, call, known.as_ref(), now, commands == 0);
                 if let Step::Subscribe = step {
                     // In a box, because most calls don't wait for a subscription.
                     let known = Box::pin(self.channel(&call.op, &link, deadline)).await;
                     now = Clock::System.now();
-                    step = self.next(connection, &link, call, Some(&known), now);
+                    step = self.next(connection, &link, call, Some(&known), now, commands == 0);
                 }
                 call.commands = 0;
                 match step {
@@ -194,8 +199,10 @@ impl RedisClient {
         call: &mut Call<'_>,
         known: Option<&KnownChannel>,
         now: Moment,
+        is_first: bool,
     ) -> Step {
         let facts = self.exchange_facts(connection, link, call.lane, known, now);
+        let facts = ExchangeFacts { is_first, ..facts };
         self.codecs.of(&call.op).next(&mut call.op, &facts)
     }
 
@@ -218,6 +225,7 @@ impl RedisClient {
                 None => Channel::Unknown,
             },
             lane,
+            is_first: true,
         }
     }
 

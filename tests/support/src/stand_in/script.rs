@@ -23,8 +23,11 @@ pub fn script_name(text: &str) -> String {
     let lines = text.lines().zip(text.lines().skip(1));
     let names = lines.filter_map(|(line, next)| {
         let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
+        let is_name = name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         let is_own = !SHARED_PARTS.contains(&name) && !name.ends_with("_slow");
-        (next == "--" && is_own).then_some(name)
+        (next == "--" && is_name && is_own).then_some(name)
     });
     names.last().expect("a script has a name").to_owned()
 }

@@ -31,12 +31,12 @@ mod credentials;
 mod dial;
 mod errors;
 mod handshake;
-mod key_channels;
+mod listening;
 mod node;
 mod operations;
 pub(crate) mod place;
 mod pool;
-mod pubsub;
+mod pushes;
 #[cfg(feature = "quorum")]
 mod quorum;
 pub(crate) mod reply;
@@ -45,8 +45,6 @@ pub(crate) mod scripts;
 mod security;
 #[cfg(feature = "sentinel")]
 mod sentinel;
-#[cfg(feature = "cluster")]
-mod sharded;
 #[cfg(feature = "__tls")]
 mod tls;
 mod transport;
@@ -287,7 +285,7 @@ impl Backend for RedisBackend {
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
-        let listening = pubsub::listen(Arc::clone(&self.client));
+        let listening = listening::listen(Arc::clone(&self.client));
         let connector = &self.client.pool.connector;
         let mut listening: Boxed<'_, ()> = Box::pin(listening);
         if let Some(source) = connector.access.credentials.clone() {

@@ -1,29 +1,25 @@
 //! State that all parts of the Redis backend share: connections, subscription and server time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, ToRedisArgs, Value};
-use tokio::sync::watch;
 
 use super::access::DeploymentKind;
-use super::channels::Listener;
+use super::channels::Channels;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
-use super::key_channels::KeyChannels;
 use super::pool::Pool;
 use super::reply::ScriptReply;
 use super::scripts::{Script, ScriptCommands};
-#[cfg(feature = "cluster")]
-use super::sharded::SlotChannels;
 use crate::backend::{BackendStatus, NotificationSink};
 use crate::error::LockError;
 use crate::error::foreign_key;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline, Moment};
-use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock, UNKNOWN_RUN_ID};
+use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock};
 use lock_protocol::codec::Codecs;
 use lock_protocol::codec::conditional::Conditional;
 use lock_protocol::codec::deadline::{DeadlineGetset, SharedDeadlines};
@@ -36,88 +32,19 @@ use lock_protocol::key::LockKey;
 use crate::config::ManagerSettings;
 use crate::sync::Mutex;
 use lock_protocol::ttl::whole_millis;
-use lock_protocol::wire;
 
 mod batch;
+mod pauses;
 mod run;
 
+use pauses::ReleasePauses;
+
 pub(super) use batch::Call;
-
-/// The state of the connection that receives notifications.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SubscriptionState {
-    /// No waiter has needed it yet.
-    Idle,
-    /// Subscribed to the server process with this run id.
-    Up(u64),
-    Down,
-}
-
-/// The subscription to this manager's channel, as waiters see it.
-pub(super) struct Subscription {
-    pub(super) channel: Arc<str>,
-    state: watch::Sender<SubscriptionState>,
-    is_wanted: AtomicBool,
-    listener: Arc<Listener>,
-}
-
-impl Subscription {
-    /// The channel contains the prefix, so that an ACL can separate the users of one server.
-    pub(super) fn new(prefix: &str, listener: &Arc<Listener>) -> Self {
-        let prefix = wire::in_channel(prefix);
-        Self {
-            channel: format!("lk1:{prefix}:{}", uuid::Uuid::new_v4()).into(),
-            state: watch::Sender::new(SubscriptionState::Idle),
-            is_wanted: AtomicBool::new(false),
-            listener: Arc::clone(listener),
-        }
-    }
-
-    /// Sets the state and returns the previous one.
-    pub(super) fn set(&self, state: SubscriptionState) -> SubscriptionState {
-        self.state.send_replace(state)
-    }
-
-    pub(super) fn state(&self) -> SubscriptionState {
-        *self.state.borrow()
-    }
-
-    /// Returns whether a waiter has needed notifications.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::Acquire)
-    }
-
-    /// Returns whether notifications from the server process with this run id arrive. Waits for
-    /// the first subscription, for at most `limit`.
-    pub(super) async fn is_up_for(&self, run_id: u64, limit: impl FnOnce() -> Duration) -> bool {
-        if run_id == UNKNOWN_RUN_ID {
-            return false;
-        }
-        if self.state() == SubscriptionState::Idle {
-            let mut state = self.state.subscribe();
-            self.is_wanted.store(true, Ordering::Release);
-            self.listener.want();
-            if self.listener.is_paused() {
-                return false;
-            }
-            let first = state.wait_for(|state| *state != SubscriptionState::Idle);
-            let _subscribed_or_timed_out = tokio::time::timeout(limit(), first).await;
-        }
-        self.state() == SubscriptionState::Up(run_id)
-    }
-}
 
 /// The client of one server, shared by all runtimes of a manager.
 pub(super) struct RedisClient {
     pub(super) pool: Pool,
-    pub(super) subscription: Subscription,
-    /// The subscriptions to a node of a cluster, instead of the one above.
-    #[cfg(feature = "cluster")]
-    pub(super) shards: Option<SlotChannels>,
-    pub(super) key_channels: KeyChannels,
-    pub(super) listener: Arc<Listener>,
-    /// The listener was started.
-    pub(super) was_listening: AtomicBool,
+    pub(super) channels: Channels,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
@@ -126,6 +53,7 @@ pub(super) struct RedisClient {
     pub(super) transactions: Pool,
     /// Held by the exchange of the calls that run in turn.
     in_turn: tokio::sync::Mutex<()>,
+    pauses: ReleasePauses,
     /// It was reported that the server refuses messages.
     is_refusal_of_messages_known: AtomicBool,
     server_clock: Mutex<ServerClock>,
@@ -172,24 +100,17 @@ impl RedisClient {
         notifications: Arc<dyn NotificationSink>,
         reporter: Arc<Reporter>,
     ) -> Self {
-        let listener = Arc::default();
-        let subscription = Subscription::new(&config.prefix, &listener);
         let is_cluster = connector.access.kind == DeploymentKind::Cluster;
         Self {
-            #[cfg(feature = "cluster")]
-            shards: is_cluster
-                .then(|| SlotChannels::new(&subscription.channel, &listener, &reporter)),
-            key_channels: KeyChannels::new(is_cluster, &listener, &reporter),
-            listener,
-            was_listening: AtomicBool::new(false),
+            channels: Channels::new(&config.prefix, is_cluster, &reporter),
             pool: Pool::new(connector),
-            subscription,
             notifications,
             reporter,
             command_timeout: config.command_timeout,
             codecs: codecs(config, is_cluster, deadlines),
             transactions: Pool::new(transactions),
             in_turn: tokio::sync::Mutex::default(),
+            pauses: ReleasePauses::default(),
             is_refusal_of_messages_known: AtomicBool::new(false),
             server_clock: Mutex::default(),
             server_process: Mutex::default(),
@@ -205,19 +126,10 @@ impl RedisClient {
         let youngest = self.clock_sync();
         BackendStatus {
             connected: self.pool.is_any_connected(),
-            subscribed: self.is_subscribed(),
+            subscribed: self.channels.is_any_up(),
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
             server_version: self.pool.connector.server_version(),
         }
-    }
-
-    fn is_subscribed(&self) -> bool {
-        #[cfg(feature = "cluster")]
-        if let Some(shards) = &self.shards {
-            return shards.channels.is_any_up() || self.key_channels.is_any_up();
-        }
-        matches!(self.subscription.state(), SubscriptionState::Up(_))
-            || self.key_channels.is_any_up()
     }
 
     /// Returns whether each slot has a channel of its own, as in a cluster.
@@ -234,12 +146,11 @@ impl RedisClient {
                     if !self.pool.connector.can_subscribe() {
                         return false;
                     }
-                    let channels = &self.key_channels;
-                    return channels.is_up_for(key, run_id, deadline.left()).await;
+                    let limit = deadline.left();
+                    return self.channels.key_up_for(key, run_id, limit).await;
                 }
-                self.subscription
-                    .is_up_for(run_id, || deadline.left())
-                    .await
+                let limit = || deadline.left();
+                self.channels.native_up_for(key, run_id, limit).await.0
             }
             Err(_unreachable) => false,
         }

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
+use redis::{ProtocolVersion, RedisConnectionInfo, RedisError};
 
 use super::access::{Access, kind_of_this_thread};
 use super::connection::{Connection, ConnectionSettings};
@@ -58,17 +57,8 @@ struct Opened {
     greeting: Greeting,
 }
 
-/// What is known of a connection that has a reader of its own.
+/// What is known of a connection that receives messages.
 pub(super) struct RawConnection {
-    /// The time and the run id of the server when the connection began.
-    pub(super) first: ClockSync,
-    /// What the provider of credentials gave for this connection.
-    pub(super) issued: Option<Arc<Issued>>,
-}
-
-/// A connection of the client library.
-pub(super) struct LibraryConnection {
-    pub(super) handle: MultiplexedConnection,
     pub(super) node: Arc<Node>,
     /// The time and the run id of the server when the connection began.
     pub(super) first: ClockSync,
@@ -138,13 +128,6 @@ impl Connector {
         no_answer_of(&self.node())
     }
 
-    /// Disables the client's own time limits: a dead server was seen to exceed them.
-    pub(super) fn config() -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-    }
-
     /// Returns the report of a connection to a server.
     pub(super) fn report(&self, node: &Node, kind: ConnectionKind) -> ConnectionReport {
         ConnectionReport {
@@ -157,7 +140,7 @@ impl Connector {
     /// Opens a connection for lock commands.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
         let kind = kind_of_this_thread();
-        let opened = self.open(kind, Self::config, limit).await?;
+        let opened = self.open(kind, limit).await?;
         let node = opened.node;
         let stream = opened.setup.finish().await;
         let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
@@ -175,22 +158,6 @@ impl Connector {
         ))
     }
 
-    /// Opens a connection of the client library, for a subscription.
-    pub(super) async fn connect_with(
-        &self,
-        config: impl Fn() -> AsyncConnectionConfig,
-        limit: Duration,
-    ) -> Result<LibraryConnection, LockError> {
-        self.check_notifications()?;
-        let opened = self.open(ConnectionKind::Pubsub, config, limit).await?;
-        Ok(LibraryConnection {
-            handle: opened.setup.spawn(),
-            node: opened.node,
-            first: opened.greeting.first,
-            issued: opened.issued,
-        })
-    }
-
     fn check_notifications(&self) -> Result<(), LockError> {
         if self.access.is_resp2() {
             return Err(LockError::advised(
@@ -202,18 +169,17 @@ impl Connector {
         Ok(())
     }
 
-    /// Opens a connection for a reader of its own.
+    /// Opens a connection that receives messages.
     pub(super) async fn connect_raw(
         &self,
         limit: Duration,
     ) -> Result<(Stream, RawConnection), LockError> {
         self.check_notifications()?;
-        let opened = self
-            .open(ConnectionKind::Pubsub, Self::config, limit)
-            .await?;
+        let opened = self.open(ConnectionKind::Pubsub, limit).await?;
         let stream = opened.setup.finish().await;
         let stream = stream.map_err(|error| connect_error(&opened.node.text, &error))?;
         let raw = RawConnection {
+            node: opened.node,
             first: opened.greeting.first,
             issued: opened.issued,
         };
@@ -221,12 +187,7 @@ impl Connector {
     }
 
     /// Connects to the server, logs in, and checks the server.
-    async fn open(
-        &self,
-        kind: ConnectionKind,
-        config: impl Fn() -> AsyncConnectionConfig,
-        limit: Duration,
-    ) -> Result<Opened, LockError> {
+    async fn open(&self, kind: ConnectionKind, limit: Duration) -> Result<Opened, LockError> {
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let node = self.node();
         let (mut login, issued) = self.access.login(deadline.left()).await?;
@@ -236,7 +197,7 @@ impl Connector {
                 let tls = self.access.tls.as_ref();
                 let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
                 let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
-                let setup = Setup::begin(stream, &login, config()).await;
+                let setup = Setup::begin(stream, &login).await;
                 let mut setup = match setup {
                     Err(error)
                         if is_resp3_unknown(&error, &login) && self.falls_back(&node, &error) =>

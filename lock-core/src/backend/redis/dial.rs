@@ -32,7 +32,6 @@ use super::tls::TlsClient;
 #[cfg(feature = "__tls")]
 use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
 use crate::error::LockError;
-use crate::sync::assert_no_mutex_held;
 
 /// The TLS client of a manager. Without the feature there is none.
 pub(super) type SharedTls = Arc<TlsClient>;
@@ -157,13 +156,16 @@ impl Setup {
     pub(super) async fn begin(
         stream: Stream,
         login: &RedisConnectionInfo,
-        config: AsyncConnectionConfig,
     ) -> Result<Self, RedisError> {
         let (back, returned) = oneshot::channel();
         let lent = LentStream {
             stream: Some(stream),
             back: Some(back),
         };
+        // Without the client's own time limits: a dead server was seen to exceed them.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let (connection, driver) =
             MultiplexedConnection::new_with_config(login, lent, config).await?;
         Ok(Self {
@@ -185,13 +187,6 @@ impl Setup {
             result = work => result,
             never = driven => match never {},
         }
-    }
-
-    /// Runs the connection on the current runtime, and returns it.
-    pub(super) fn spawn(self) -> MultiplexedConnection {
-        assert_no_mutex_held();
-        tokio::spawn(self.driver);
-        self.connection
     }
 
     /// Returns the socket. Nothing may be in flight on it.

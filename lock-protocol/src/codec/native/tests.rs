@@ -422,8 +422,11 @@ fn waits_are_read_by_their_form() {
     }
 }
 
+/// Which locks of a set have a result, and whether they are held.
+type Held = Result<Vec<(usize, bool)>, Refusal>;
+
 /// Decides a set of three single attempts, and reads the reply. Returns the results by name, and what is left of each.
-fn read_set(reply: &str) -> (Result<Vec<(usize, bool)>, Refusal>, Vec<SentAcquires>) {
+fn read_set(reply: &str) -> (Held, Vec<SentAcquires>) {
     let mut all: Vec<_> = ["a", "b", "c"]
         .map(|name| sent(name, Kind::Exclusive, None))
         .into();

@@ -13,21 +13,21 @@ const SHARED_PARTS: [&str; 6] = [
 ];
 
 /// Returns the name of a script. Each of its parts begins with a comment that has the part's name, as in
-/// `-- acquire: acquires the lock ...`, and an empty comment; the last name that no other script has is its own.
+/// `-- acquire: acquires the lock ...`; the last one that no other script has is its own.
 ///
 /// # Panics
 ///
 /// Panics if the text has no such comment.
 #[track_caller]
 pub fn script_name(text: &str) -> String {
-    let lines = text.lines().zip(text.lines().skip(1));
-    let names = lines.filter_map(|(line, next)| {
+    let before = std::iter::once("").chain(text.lines());
+    let names = before.zip(text.lines()).filter_map(|(before, line)| {
         let (name, _) = line.strip_prefix("-- ")?.split_once(": ")?;
         let is_name = name
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         let is_own = !SHARED_PARTS.contains(&name) && !name.ends_with("_slow");
-        (next == "--" && is_name && is_own).then_some(name)
+        (!before.starts_with("--") && is_name && is_own).then_some(name)
     });
     names.last().expect("a script has a name").to_owned()
 }

@@ -112,7 +112,7 @@ impl RedisClient {
         let before = [mode, &field, token.as_deref().unwrap_or_default(), digest];
         let mut args: Vec<&[u8]> = before.iter().map(|text| text.as_bytes()).collect();
         args.extend([&*seen, channel.as_bytes()]);
-        let publishers = self.key_channels.publishers().iter();
+        let publishers = self.codecs.redisson.publishers().iter();
         args.extend(publishers.map(|command| command.as_bytes()));
         let script = &REDISSON_FORCE_RELEASE;
         let read = reply::force_redisson;

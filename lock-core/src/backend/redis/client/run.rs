@@ -27,8 +27,10 @@ use std::sync::atomic::Ordering;
 
 use super::RedisClient;
 use crate::backend::call::Call;
+use crate::backend::redis::channels::Phase;
 use crate::backend::redis::connection::Connection;
 use crate::backend::redis::errors::{breaks_connection, timed_out};
+use crate::backend::redis::pushes::Subscribing;
 use crate::backend::redis::transport::Expected;
 use crate::error::LockError;
 use crate::error::texts::RefusedBy;
@@ -286,9 +288,8 @@ impl RedisClient {
                 self.reporter.emit(&LockEvent::TransactionRepeated { lock });
             }
             CodecEvent::ReleaseHeard { receivers, refused } => {
-                let channels = &self.key_channels;
-                if receivers > channels.own_subscriptions(key, link.run_id) {
-                    channels.pause_after_release(key);
+                if receivers > self.channels.own_subscriptions(key, link.run_id) {
+                    self.pauses.begin(key);
                 }
                 if let Some(refused) = refused
                     && !self
@@ -412,41 +413,39 @@ impl RedisClient {
         }
         let key = op.key()?;
         if key.dialect().notifies_all_waiters() {
-            let is_up = self.key_channels.keep_if_up(key, link.run_id);
+            let is_up = self.channels.keep_key_if_up(key, link.run_id);
             return is_up.then(|| (true, key.text()));
         }
         if self.is_sharded() {
             return None;
         }
-        let is_up = self.subscription.state() == super::SubscriptionState::Up(link.run_id);
-        is_up.then(|| (true, Arc::clone(&self.subscription.channel)))
+        let manager = self.channels.manager();
+        let phase = self.channels.phase(Subscribing::Classic, manager);
+        (phase == Some(Phase::Up(link.run_id))).then(|| (true, Arc::clone(manager)))
     }
 
     /// Returns the channel of a waiter, and whether it gets notifications. Waits for the first subscription, for at
     /// most half of the time.
     async fn channel(&self, op: &Op<'_>, link: &LinkFacts<'_>, deadline: Deadline) -> KnownChannel {
-        let whole = &self.subscription.channel;
-        let limit = || deadline.left() / 2;
-        let is_of_key = op.key().filter(|key| key.dialect().notifies_all_waiters());
-        if !self.pool.connector.can_subscribe() && (is_of_key.is_some() || self.is_sharded()) {
-            return (false, Arc::clone(whole));
+        let Some(key) = op.key() else {
+            return (false, Arc::clone(self.channels.manager()));
+        };
+        let is_of_key = key.dialect().notifies_all_waiters();
+        if !self.pool.connector.can_subscribe() && (is_of_key || self.is_sharded()) {
+            return (false, Arc::clone(self.channels.manager()));
         }
-        if let Some(key) = is_of_key {
-            let is_up = self.key_channels.is_up_for(key, link.run_id, limit()).await;
+        let limit = || deadline.left() / 2;
+        if is_of_key {
+            let is_up = self.channels.key_up_for(key, link.run_id, limit()).await;
             return (is_up, key.text());
         }
-        #[cfg(feature = "cluster")]
-        if let (Some(shards), Some(key)) = (&self.shards, op.key()) {
-            return shards.is_up_for(key, link.run_id, limit()).await;
-        }
-        let is_up = self.subscription.is_up_for(link.run_id, limit).await;
-        (is_up, Arc::clone(whole))
+        self.channels.native_up_for(key, link.run_id, limit).await
     }
 
     /// Waits until other clients had their chance after a release of the key of a new acquire.
     pub(in crate::backend::redis) async fn wait_after_release(&self, key: &LockKey) {
         if let Dialect::Redisson { .. } = key.dialect() {
-            self.key_channels.wait_after_release(key).await;
+            self.pauses.wait(key).await;
         }
     }
 }

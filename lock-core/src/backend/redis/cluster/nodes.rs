@@ -11,9 +11,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::super::RedisBackend;
 use super::super::connect::NodeMaker;
 use super::super::credentials;
+use super::super::listening;
 use super::super::node::Node;
 use super::super::place::NodeAddress;
-use super::super::sharded;
 use super::map::OwnedRange;
 use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};
@@ -254,16 +254,15 @@ impl ClusterNodes {
             return false;
         };
         let client = Arc::clone(&self.node(&address).server.client);
-        let Some(shards) = &client.shards else {
-            return false;
-        };
         if !client.pool.connector.can_subscribe() {
             return false;
         }
         match client.pool.for_current_runtime(limit).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
-                shards.is_slot_up_for(slot, run_id, deadline.left()).await.0
+                let limit = || deadline.left();
+                let channel = client.channels.slot_up_for(slot, run_id, limit).await;
+                channel.is_some()
             }
             Err(_unreachable) => false,
         }
@@ -290,7 +289,10 @@ impl ClusterNodes {
             for node in known {
                 listening.entry(node.address.clone()).or_insert_with(|| {
                     let client = Arc::clone(&node.server.client);
-                    (Arc::downgrade(&node), tasks.spawn(sharded::listen(client)))
+                    (
+                        Arc::downgrade(&node),
+                        tasks.spawn(listening::listen(client)),
+                    )
                 });
             }
             changed.await;

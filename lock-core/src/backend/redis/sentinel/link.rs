@@ -1,23 +1,28 @@
 //! One connection to one Sentinel.
+//!
+//! Questions and announcements share it: [`Pushes`] gives each reply back with its question, so an announcement may
+//! come between two replies. A question has a time limit, which also shows that the connection still works. After a
+//! failure the link connects again at the next question.
+//!
+//! A reply that comes after its limit is recognized by its round, and does no harm.
 
-use std::convert::Infallible;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
+use redis::{ProtocolVersion, RedisError};
 
 use super::super::access::connection_info;
-use super::super::connector::{Connector, keepalive};
-use super::super::dial::{Setup, dial};
+use super::super::connector::keepalive;
+use super::super::dial::{Setup, Stream, dial};
 use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
 use super::super::place::NodeAddress;
+use super::super::pushes::{Push, Pushes, Subscribing, redis_error};
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::clock::Clock;
 use lock_protocol::primary::{Announcement, ListedSentinel};
+use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";
@@ -31,14 +36,25 @@ pub(super) const REPLY: Duration = Duration::from_millis(300);
 /// How often a Sentinel may change its mind while it is asked.
 const TRIES: usize = 3;
 
+/// The most bytes of a list of Sentinels. Each of them has some 700.
+const LIST: usize = 1024 * 1024;
+
 /// Asks one Sentinel, and receives its announcements. Connects again after a failure.
 pub(super) struct SentinelLink {
     address: NodeAddress,
     access: SentinelAccess,
     service: String,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<SentinelConnection>,
+}
+
+struct SentinelConnection {
+    /// Tagged with the number of the question.
+    pushes: Pushes<u64>,
+    /// How many questions were sent.
+    asked: u64,
     has_asked_run_id: bool,
-    announced: Arc<Notify>,
+    /// The Sentinel has announced a new primary since `announced` returned.
+    is_announced: bool,
 }
 
 /// What a Sentinel tells of itself and of the others.
@@ -55,14 +71,22 @@ impl SentinelLink {
             access,
             service,
             connection: None,
-            has_asked_run_id: false,
-            announced: Arc::default(),
         }
     }
 
     /// Waits until the Sentinel announces a new primary of any service.
-    pub(super) async fn announced(&self) {
-        self.announced.notified().await;
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(super) async fn announced(&mut self) {
+        if let Some(connection) = &mut self.connection
+            && connection.announced().await.is_ok()
+        {
+            return;
+        }
+        self.connection = None;
+        // The next question connects again.
+        std::future::pending::<()>().await;
     }
 
     /// Asks for the primary of the service. Connects first if there is no connection, within this limit.
@@ -78,27 +102,27 @@ impl SentinelLink {
     /// none.
     pub(super) async fn others(&mut self) -> KnownHere {
         let mut known = KnownHere::default();
-        let Some(connection) = &self.connection else {
+        let Some(connection) = &mut self.connection else {
             return known;
         };
-        let mut connection = connection.clone();
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("SENTINEL").arg("SENTINELS").arg(&self.service);
+        let mut questions: Vec<(&[&str], usize)> = Vec::with_capacity(2);
+        let sentinels = ["SENTINELS", &*self.service];
+        questions.push((&sentinels, LIST));
         // Once for each connection: the Sentinel keeps it, and logs each question of a user without the right.
-        if !std::mem::replace(&mut self.has_asked_run_id, true) {
-            pipeline.cmd("SENTINEL").arg("MYID");
+        if !std::mem::replace(&mut connection.has_asked_run_id, true) {
+            questions.push((&["MYID"], LOCK_REPLY));
         }
-        pipeline.ignore_errors();
-        let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+        let replies = tokio::time::timeout(REPLY, connection.ask(&questions));
         // A user may lack the rights.
-        if let Ok(Ok(replies)) = tokio::time::timeout(REPLY, replies).await {
-            let mut replies = replies.into_iter();
-            if let Some(Value::Array(others)) = replies.next() {
-                known.others = others.iter().filter_map(listed).collect();
+        match replies.await {
+            Ok(Ok(replies)) => {
+                let mut replies = replies.iter().map(|reply| first(reply));
+                let others = replies.next().flatten().and_then(Reply::items);
+                known.others = others.into_iter().flatten().filter_map(listed).collect();
+                known.run_id = replies.next().flatten().and_then(text);
             }
-            known.run_id = replies
-                .next()
-                .and_then(|it| redis::from_redis_value(it).ok());
+            Ok(Err(_broken)) => self.connection = None,
+            Err(_elapsed) => {}
         }
         known
     }
@@ -106,39 +130,48 @@ impl SentinelLink {
     /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
     /// old address with the new epoch; the other command names the address that belongs to the epoch.
     async fn primary(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
-        let mut connection = if let Some(connection) = &self.connection {
-            connection.clone()
+        let mut connection = if let Some(connection) = self.connection.take() {
+            connection
         } else {
             let connected = tokio::time::timeout(connecting, self.connect()).await;
-            let connection = connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?;
-            self.has_asked_run_id = false;
-            self.connection.insert(connection).clone()
+            connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?
         };
-        let mut pipeline = Pipeline::with_capacity(3);
-        for question in [ADDRESS, "MASTER", ADDRESS] {
-            pipeline.cmd("SENTINEL").arg(question).arg(&self.service);
-        }
-        pipeline.ignore_errors();
+        let reply = self.primary_over(&mut connection).await;
+        self.connection = Some(connection);
+        reply
+    }
+
+    async fn primary_over(
+        &self,
+        connection: &mut SentinelConnection,
+    ) -> Result<PrimaryReply, LockError> {
+        let address = [ADDRESS, &*self.service];
+        let primary = ["MASTER", &*self.service];
+        let questions: [(&[&str], usize); 3] = [
+            (&address, LOCK_REPLY),
+            (&primary, LOCK_REPLY),
+            (&address, LOCK_REPLY),
+        ];
         for _ in 0..TRIES {
             let asked = Clock::System.now();
-            let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len());
-            let replies = tokio::time::timeout(REPLY, replies).await;
+            let replies = tokio::time::timeout(REPLY, connection.ask(&questions)).await;
             let replies = replies.map_err(|_elapsed| self.timed_out())?;
-            let mut replies = replies.map_err(|error| self.refused(&error))?.into_iter();
+            let replies = replies.map_err(|error| self.refused(&error.into()))?;
+            let mut replies = replies.iter().filter_map(|reply| first(reply));
             let mut next = || {
-                let reply = replies.next().unwrap_or(Value::Nil).extract_error();
-                reply.map_err(|error| self.refused(&error))
+                let reply = replies.next().ok_or_else(|| self.no_sentinel())?;
+                match reply.error() {
+                    Some(error) => Err(self.refused(&redis_error(error))),
+                    None => Ok(reply),
+                }
             };
             let (before, reply, after) = (next()?, next()?, next()?);
-            if before != after {
+            if before.bytes() != after.bytes() {
                 continue;
             }
-            let epoch = field(&reply, "config-epoch").and_then(|epoch| epoch.parse().ok());
-            let (Some(epoch), Some(address)) = (epoch, address_of_pair(&before)) else {
-                return Err(LockError::backend(
-                    BackendErrorKind::Unsupported,
-                    format!("{} did not reply as a Sentinel does", self.text()),
-                ));
+            let epoch = field(reply, "config-epoch").and_then(|epoch| epoch.parse().ok());
+            let (Some(epoch), Some(address)) = (epoch, address_of_pair(before)) else {
+                return Err(self.no_sentinel());
             };
             let announcement = Announcement { epoch, address };
             return Ok(PrimaryReply {
@@ -150,6 +183,13 @@ impl SentinelLink {
             BackendErrorKind::NoPrimary,
             format!("{} names one primary after the other", self.text()),
         ))
+    }
+
+    fn no_sentinel(&self) -> LockError {
+        LockError::backend(
+            BackendErrorKind::Unsupported,
+            format!("{} did not reply as a Sentinel does", self.text()),
+        )
     }
 
     fn refused(&self, error: &RedisError) -> LockError {
@@ -183,61 +223,105 @@ impl SentinelLink {
         io_error(format!("cannot connect to {}", self.text()), error)
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, LockError> {
-        let login = connection_info(&self.access.login);
+    async fn connect(&self) -> Result<SentinelConnection, LockError> {
+        let mut login = connection_info(&self.access.login);
+        let mut begun = Setup::begin(self.dial().await?, &login).await;
+        let mut announces = true;
+        // An old Sentinel is asked each second, and announces nothing.
+        if let Err(error) = &begun
+            && is_resp3_unknown(error, &login)
+        {
+            announces = false;
+            login = login.set_protocol(ProtocolVersion::RESP2);
+            begun = Setup::begin(self.dial().await?, &login).await;
+        }
+        let setup = begun.map_err(|error| self.failed(&error))?;
+        let stream = setup.finish().await.map_err(|error| self.failed(&error))?;
+        // Each question has a time limit, so that no heartbeat is needed.
+        let mut pushes = Pushes::new(stream, None);
+        if announces {
+            // A user may lack the right. Then the Sentinel is only asked.
+            pushes.subscribe(Subscribing::Classic, SWITCHES.into());
+        }
+        Ok(SentinelConnection {
+            pushes,
+            asked: 0,
+            has_asked_run_id: false,
+            is_announced: false,
+        })
+    }
+
+    async fn dial(&self) -> Result<Stream, LockError> {
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
-        let open = || async {
-            let stream = dial(&self.address, tls, &keepalive(), &is_securing).await?;
-            stream.map_err(|error| self.failed(&error))
-        };
-        let announced = Arc::clone(&self.announced);
-        let config = Connector::config().set_push_sender(move |message: PushInfo| {
-            if message.kind == PushKind::Message {
-                announced.notify_one();
-            }
-            Ok::<(), Infallible>(())
-        });
-        let setup = match Setup::begin(open().await?, &login, config).await {
-            // An old Sentinel is asked each second, and announces nothing.
-            Err(error) if is_resp3_unknown(&error, &login) => {
-                let login = login.set_protocol(ProtocolVersion::RESP2);
-                let setup = Setup::begin(open().await?, &login, Connector::config()).await;
-                return setup.map(Setup::spawn).map_err(|error| self.failed(&error));
-            }
-            setup => setup.map_err(|error| self.failed(&error))?,
-        };
-        let mut connection = setup.spawn();
-        // A user may lack the right. Then the Sentinel is only asked.
-        let _subscribed = connection.subscribe(SWITCHES).await;
-        Ok(connection)
+        let stream = dial(&self.address, tls, &keepalive(), &is_securing).await?;
+        stream.map_err(|error| self.failed(&error))
     }
 }
 
+impl SentinelConnection {
+    /// Sends questions at once, each with the most bytes of its reply. Returns the replies.
+    async fn ask(&mut self, questions: &[(&[&str], usize)]) -> io::Result<Vec<Vec<u8>>> {
+        let before = self.asked;
+        for (question, largest) in questions {
+            self.asked += 1;
+            self.pushes.send(self.asked, *largest, |out| {
+                let mut command = out.command("SENTINEL");
+                for word in *question {
+                    command.arg(*word);
+                }
+            });
+        }
+        let mut replies = Vec::with_capacity(questions.len());
+        while replies.len() < questions.len() {
+            match self.pushes.next().await? {
+                // Earlier ones came too late.
+                Push::Reply(number, reply) if number > before => {
+                    replies.push(reply.bytes().to_vec());
+                }
+                Push::Message { .. } => self.is_announced = true,
+                _ => {}
+            }
+        }
+        Ok(replies)
+    }
+
+    async fn announced(&mut self) -> io::Result<()> {
+        while !std::mem::take(&mut self.is_announced) {
+            self.is_announced = matches!(self.pushes.next().await?, Push::Message { .. });
+        }
+        Ok(())
+    }
+}
+
+fn first(reply: &[u8]) -> Option<Reply<'_>> {
+    Replies::new(reply).next()
+}
+
+fn text(reply: Reply<'_>) -> Option<String> {
+    let text = reply.text().or_else(|| reply.status())?;
+    str::from_utf8(text).ok().map(ToOwned::to_owned)
+}
+
 /// Returns a field of a reply that has names and values.
-fn field(reply: &Value, name: &str) -> Option<String> {
-    let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-    let is_name = |value: &Value| text(value).is_some_and(|text| text == name);
-    match reply {
-        Value::Map(fields) => {
-            let (_, value) = fields.iter().find(|(key, _)| is_name(key))?;
-            text(value)
+fn field(reply: Reply<'_>, name: &str) -> Option<String> {
+    let mut items = reply.items()?;
+    loop {
+        let (known, value) = (items.next()?, items.next()?);
+        if known.text() == Some(name.as_bytes()) {
+            return text(value);
         }
-        Value::Array(flat) => {
-            let pair = flat.chunks_exact(2).find(|pair| is_name(&pair[0]))?;
-            text(&pair[1])
-        }
-        _ => None,
     }
 }
 
 /// Reads an address that is a list of its host and its port.
-fn address_of_pair(reply: &Value) -> Option<NodeAddress> {
-    let (host, port): (String, String) = redis::from_redis_value_ref(reply).ok()?;
+fn address_of_pair(reply: Reply<'_>) -> Option<NodeAddress> {
+    let mut pair = reply.items()?;
+    let (host, port) = (text(pair.next()?)?, text(pair.next()?)?);
     Some(NodeAddress::Tcp(host, port.parse().ok()?))
 }
 
 /// Reads one Sentinel of a list.
-fn listed(reply: &Value) -> Option<ListedSentinel<NodeAddress>> {
+fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAddress>> {
     let port = field(reply, "port")?.parse().ok()?;
     Some(ListedSentinel {
         address: NodeAddress::Tcp(field(reply, "ip")?, port),

@@ -12,8 +12,8 @@ use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::key::LockKey;
 use lock_protocol::mailbox::Notification;
-pub(crate) use lock_protocol::op::Renewal;
 use lock_protocol::owner_id::{OwnerId, ShortId};
+pub(crate) use lock_protocol::renewal::Renewal;
 
 pub(crate) mod admin;
 #[cfg(feature = "redis")]

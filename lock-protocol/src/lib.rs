@@ -39,6 +39,7 @@ pub mod quorum;
 pub mod redirect;
 #[warn(missing_docs, reason = "`lock-core` re-exports it")]
 pub mod renew;
+pub mod renewal;
 #[cfg(feature = "wire")]
 pub mod resp;
 pub mod revocation;

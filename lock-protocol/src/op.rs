@@ -10,7 +10,6 @@
 //! The codec writes into the [`SentAcquires`] of an acquire what a cancel has to undo, before anything is encoded. A
 //! caller may therefore drop its future at any moment: whatever was sent is known.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::acquisition::{
@@ -25,9 +24,8 @@ use crate::codec::redisson::RedissonState;
 use crate::codec::watch_multi::WatchState;
 use crate::fencing_token::FencingToken;
 use crate::key::LockKey;
-use crate::lease::LeaseConfig;
-use crate::owner_id::OwnerId;
 use crate::redirect::Redirect;
+pub use crate::renewal::Renewal;
 use crate::resp::LOCK_REPLY;
 
 /// One operation, on its way or not.
@@ -70,19 +68,6 @@ pub enum OpState {
     /// In a box, because it carries the deadlines that the key may hold.
     Deadline(Box<DeadlineState>),
     Redisson(Box<RedissonState>),
-}
-
-/// A lease to renew.
-#[derive(Clone, Debug)]
-pub struct Renewal {
-    pub key: LockKey,
-    pub owner_id: OwnerId,
-    pub ttl: Duration,
-    pub lease_config: LeaseConfig,
-    /// The label of the acquire. A member of a shared lock has it in its text.
-    pub label: Arc<str>,
-    /// When the command was sent that confirmed the lease last.
-    pub confirmed_at: Moment,
 }
 
 /// Whether a renewal writes an expiry that is late enough already.

@@ -1,7 +1,6 @@
 //! Encodes commands.
 
-use std::fmt::Display;
-use std::io::Write;
+use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use crate::clock::ServerMs;
@@ -214,7 +213,17 @@ args_by_display!(
 
 fn display(out: &mut Vec<u8>, arg: &impl Display) {
     // Writing to a vector doesn't fail.
-    let _written = write!(out, "{arg}");
+    let _written = write!(Text(out), "{arg}");
+}
+
+/// Takes text as bytes.
+struct Text<'a>(&'a mut Vec<u8>);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -86,8 +86,8 @@ impl NodeMaker {
             Confirmer::new(Arc::clone(&client), connector, confirm)
         });
         RedisBackend {
-            confirmer,
             client,
+            confirmer,
             #[cfg(feature = "sentinel")]
             primary_changed: Notify::new(),
         }

@@ -39,6 +39,9 @@ pub mod redisson;
 mod replies;
 pub mod watch_multi;
 
+#[cfg(test)]
+mod tests;
+
 /// The longest text of a server that an error or a log line contains.
 pub const MAX_ERROR_TEXT: usize = 300;
 

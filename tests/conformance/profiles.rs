@@ -3,7 +3,7 @@
 
 use lock_core::{Dialect, ReleaseMethod};
 use test_support::fixtures::SOON;
-use test_support::stand_in::{HelloRefusal, PcallForm, Quirk};
+use test_support::stand_in::{HelloRefusal, Quirk};
 use test_support::{RedisServer, StandIn, eventually_async};
 
 use crate::suite::conformance;
@@ -15,8 +15,6 @@ conformance!(
     polling([Quirk::Hello(HelloRefusal::Unknown)])
 );
 conformance!(plain_scripts, notifying([Quirk::PlainScriptsOnly]));
-conformance!(pcall_raises, notifying([Quirk::Pcall(PcallForm::Raises)]));
-conformance!(pcall_text, notifying([Quirk::Pcall(PcallForm::Text)]));
 conformance!(serverless_cluster, serverless());
 conformance!(owner_commands, with_owner_commands());
 

@@ -126,8 +126,12 @@ run_all_tests() {
   # The longest ones first.
   { printf '%s\n' '--lib --bins' '--test ui' '--test processes' '--test redis'
     sed -n '/unittests/d;s/^ *Executable .*\/\(.*\)-[0-9a-f]*)$/--test \1/p' "$log"; } |
-    awk '!seen[$0]++' | grep -vE -e "^--test (${deployments// /|})$" |
+    awk '!seen[$0]++' | grep -vE -e "^--test (${deployments// /|}|floods)$" |
     xargs -P 3 -I TARGETS bash -c 'run_part "$@"' run_part TARGETS "${selected[@]}" || status=1
+  # Alone, because a flood takes the time of a processor, and the tests above measure times.
+  if grep -q 'Executable floods\.rs' "$log"; then
+    run_part '--test floods' "${selected[@]}" || status=1
+  fi
   rm -f "$log"
   cargo test --no-fail-fast --doc "${selected[@]}" || status=1
   return "$status"

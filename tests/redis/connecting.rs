@@ -243,6 +243,13 @@ async fn waiter_without_a_connection_gets_its_grant() {
     let proxied = connect_with(LockManager::builder(), &proxy.url()).await;
     let held = local.lock(NAME).acquire().await.unwrap();
     let waiting = start_waiter(&server, proxied.lock(NAME).ttl(LONG).wait(SOON), 1).await;
+    // On a busy machine the waiter may begin to poll, before it is subscribed.
+    let is_subscribed = async || {
+        let entries = server.cli(&["ZRANGE", &format!("{{{KEY}}}:q"), "-1", "-1"]);
+        let entry = entries.array().first().map(|entry| entry.text());
+        entry.is_some_and(|entry| entry.split(' ').nth(1) == Some("s"))
+    };
+    eventually_async(SOON, is_subscribed).await;
     // Cuts every connection but the youngest, which is the subscriber's.
     proxy.refuse();
     for connection in 0..proxy.accepted() - 1 {

@@ -1,5 +1,7 @@
 //! An operation on its way to a server, and what became of it.
 
+use std::sync::Arc;
+
 use crate::error::LockError;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
 use lock_protocol::cleanup::ReleaseOutcome;
@@ -17,6 +19,8 @@ pub(crate) struct Call<'a> {
     /// How many commands it has in the exchange that is under way.
     pub(crate) commands: usize,
     pub(crate) lane: Lane,
+    /// Whether messages on the channel of its key arrive, and its name, once it has waited for that.
+    pub(crate) channel: Option<(bool, Arc<str>)>,
 }
 
 impl<'a> Call<'a> {
@@ -27,6 +31,7 @@ impl<'a> Call<'a> {
             scripts: ScriptsBy::Hash,
             commands: 0,
             lane: Lane::Shared,
+            channel: None,
         }
     }
 

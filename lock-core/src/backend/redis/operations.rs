@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisBackend;
-use super::client::RedisClient;
+use super::client::{RedisClient, needs_lanes};
 use super::connection::Connection;
 use crate::backend::call::Call;
 use crate::backend::set::SetOutcomes;
@@ -33,17 +33,20 @@ impl RedisClient {
             return Box::pin(self.run_transactions(calls, deadline)).await;
         }
         let follows = calls.first().and_then(|call| call.op.follows());
-        let connection = match follows.and_then(|origin| self.pool.by_origin(origin)) {
-            Some(connection) => Ok(connection),
-            None => self.pool.for_current_runtime(limit).await,
+        let followed = follows.and_then(|origin| self.pool.by_origin(origin));
+        let connection = match followed {
+            Some(connection) => connection,
+            None => match self.pool.for_current_runtime(limit).await {
+                Ok(connection) => connection,
+                Err(error) => return fail(calls, &error),
+            },
         };
-        match connection {
-            Ok(connection) => self.run(&connection, calls, deadline).await,
-            Err(error) => {
-                for call in calls {
-                    call.outcome = Some(Err(error.clone()));
-                }
-            }
+        // As `run`, without a future around these.
+        let _idle = self
+            .rounds(&connection, calls, Lane::Shared, deadline)
+            .await;
+        if needs_lanes(calls) {
+            Box::pin(self.run_lanes(&connection, calls, deadline)).await;
         }
     }
 
@@ -84,6 +87,12 @@ impl RedisClient {
         let mut call = Call::new(OpKind::Wait(wait));
         self.run(connection, &mut [&mut call], deadline).await;
         call.outcome
+    }
+}
+
+fn fail(calls: &mut [&mut Call<'_>], error: &LockError) {
+    for call in calls {
+        call.outcome = Some(Err(error.clone()));
     }
 }
 

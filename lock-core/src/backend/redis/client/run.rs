@@ -48,14 +48,51 @@ use lock_protocol::resp::{CommandBuf, LOCK_REPLY, Replies, Reply, ScriptsBy};
 /// Whether messages on a channel arrive, and its name.
 type KnownChannel = (bool, Arc<str>);
 
+/// What a round sends.
+enum Prepared {
+    Nothing,
+    Exchange(Expected),
+    /// A waiter has to know its channel first.
+    Subscribe,
+}
+
 /// What a round has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
-    /// No call of the lane has anything left to send.
-    Idle,
     Exchanged,
     /// Another client has disturbed a transaction.
     Disturbed,
+}
+
+/// Why the rounds of a lane ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::backend::redis) enum RoundsEnd {
+    /// No call has anything left to send.
+    Idle,
+    /// Another client has disturbed a transaction.
+    Disturbed,
+}
+
+/// Encodes what the calls of a lane send.
+struct Writer<'a, 'c, 'o> {
+    client: &'a RedisClient,
+    connection: &'a Connection,
+    calls: &'a [&'c mut Call<'o>],
+    lane: Lane,
+}
+
+impl Writer<'_, '_, '_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        let link = link_facts(self.connection);
+        let form = self.connection.abilities.script_form();
+        let open = self.calls.iter().filter(|call| call.is_open(self.lane));
+        for call in open {
+            let out = CommandBuf::with_scripts(out, form, call.scripts);
+            let mut out = out.asking(self.connection.is_asking());
+            let codec = self.client.codecs.of(&call.op);
+            codec.encode(&call.op, &link, &mut out);
+        }
+    }
 }
 
 impl RedisClient {
@@ -66,18 +103,24 @@ impl RedisClient {
         calls: &mut [&mut Call<'_>],
         deadline: Deadline,
     ) {
-        while self.round(connection, calls, Lane::Shared, deadline).await != Round::Idle {}
-        let has = |lane, calls: &[&mut Call<'_>]| {
-            calls
-                .iter()
-                .any(|call| call.lane == lane && call.outcome.is_none())
-        };
-        // In boxes, because most calls need neither lane.
-        if has(Lane::InTurn, calls) {
-            Box::pin(self.run_in_turn(connection, calls, deadline)).await;
+        self.rounds(connection, calls, Lane::Shared, deadline).await;
+        if needs_lanes(calls) {
+            Box::pin(self.run_lanes(connection, calls, deadline)).await;
         }
-        if has(Lane::Transactions, calls) {
-            Box::pin(self.run_transactions(calls, deadline)).await;
+    }
+
+    /// Runs the calls that have asked for another lane.
+    pub(in crate::backend::redis) async fn run_lanes(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
+        if has_open(calls, Lane::InTurn) {
+            self.run_in_turn(connection, calls, deadline).await;
+        }
+        if has_open(calls, Lane::Transactions) {
+            self.run_transactions(calls, deadline).await;
         }
     }
 
@@ -96,7 +139,7 @@ impl RedisClient {
             );
             return;
         };
-        while self.round(connection, calls, Lane::InTurn, deadline).await != Round::Idle {}
+        self.rounds(connection, calls, Lane::InTurn, deadline).await;
     }
 
     pub(in crate::backend::redis) async fn run_transactions(
@@ -123,73 +166,106 @@ impl RedisClient {
                     let error = timed_out("other clients keep changing the key");
                     end_all(alone, Lane::Transactions, &error);
                 }
-                let mut round = Round::Exchanged;
-                while round == Round::Exchanged {
-                    round = self
-                        .round(&connection, alone, Lane::Transactions, deadline)
-                        .await;
-                }
-                if round == Round::Idle {
+                let end = self
+                    .rounds(&connection, alone, Lane::Transactions, deadline)
+                    .await;
+                if end == RoundsEnd::Idle {
                     break;
                 }
             }
         }
     }
 
-    /// Makes one exchange for the calls of a lane.
-    async fn round(
+    /// Makes exchanges for the calls of a lane, until none of them has anything left to send.
+    ///
+    /// What a round needs is computed where it is needed, so that the future stays small: each pair of an acquire and a
+    /// release allocates it twice.
+    pub(in crate::backend::redis) async fn rounds(
         &self,
         connection: &Connection,
         calls: &mut [&mut Call<'_>],
         lane: Lane,
         deadline: Deadline,
-    ) -> Round {
-        let link = self.link_facts(connection, calls);
-        let mut now = Clock::System.now();
-        let mut commands = 0;
+    ) -> RoundsEnd {
+        loop {
+            let expected = match self.prepare(connection, calls, lane) {
+                Prepared::Nothing => return RoundsEnd::Idle,
+                Prepared::Exchange(expected) => expected,
+                Prepared::Subscribe => {
+                    Box::pin(self.learn_channels(connection, calls, deadline)).await;
+                    continue;
+                }
+            };
+            let exchanged = {
+                let writer = Writer {
+                    client: self,
+                    connection,
+                    calls,
+                    lane,
+                };
+                let write = |out: &mut Vec<u8>| writer.write(out);
+                connection.exchange(write, expected, deadline.left()).await
+            };
+            match exchanged {
+                Ok(replies) => {
+                    if self.read(connection, calls, lane, &replies) == Round::Disturbed {
+                        return RoundsEnd::Disturbed;
+                    }
+                }
+                Err(error) => {
+                    end_all(calls, lane, &error);
+                    return RoundsEnd::Idle;
+                }
+            }
+        }
+    }
+
+    /// Decides what each call of a lane sends in this round.
+    fn prepare(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        lane: Lane,
+    ) -> Prepared {
+        let link = link_facts(connection);
+        let now = Clock::System.now();
+        let (mut replies, mut largest) = (0, 0);
         for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
             if call.scripts == ScriptsBy::Hash {
-                let known = self.known_channel(&call.op, &link);
-                let mut step =
-                    self.next(connection, &link, call, known.as_ref(), now, commands == 0);
-                if let Step::Subscribe = step {
-                    // In a box, because most calls don't wait for a subscription.
-                    let known = Box::pin(self.channel(&call.op, &link, deadline)).await;
-                    now = Clock::System.now();
-                    step = self.next(connection, &link, call, Some(&known), now, commands == 0);
-                }
+                let known = match call.channel.take() {
+                    Some(known) => Some(known),
+                    None => self.known_channel(&call.op, &link),
+                };
+                let step = self.next(connection, &link, call, known.as_ref(), now, replies == 0);
                 call.commands = 0;
                 match step {
                     Step::Send { commands } => call.commands = commands,
                     Step::Over(lane) => call.lane = lane,
                     Step::Done(outcome) => end(connection, call, *outcome),
-                    Step::Subscribe => call.outcome = Some(Err(LockError::unsent())),
+                    Step::Subscribe => return Prepared::Subscribe,
                 }
             }
-            commands += call.commands;
+            replies += call.commands;
+            largest = largest.max(call.op.largest_reply());
         }
-        if commands == 0 {
-            return Round::Idle;
+        if replies == 0 {
+            return Prepared::Nothing;
         }
-        let largest = calls.iter().map(|call| call.op.largest_reply()).max();
-        let expected = Expected {
-            replies: commands,
-            largest: largest.unwrap_or(LOCK_REPLY),
-        };
-        let form = connection.abilities.script_form();
-        let write = |out: &mut Vec<u8>| {
-            for call in calls.iter().filter(|call| call.is_open(lane)) {
-                let out = CommandBuf::with_scripts(out, form, call.scripts);
-                let mut out = out.asking(connection.is_asking());
-                self.codecs.of(&call.op).encode(&call.op, &link, &mut out);
-            }
-        };
-        let exchanged = connection.exchange(write, expected, deadline.left_at(now));
-        match exchanged.await {
-            Ok(replies) => self.read(connection, &link, calls, lane, &replies),
-            Err(error) => {
-                end_all(calls, lane, &error);
-                Round::Idle
+        Prepared::Exchange(Expected { replies, largest })
+    }
+
+    /// Waits for the subscriptions of waiters whose channel isn't known.
+    async fn learn_channels(
+        &self,
+        connection: &Connection,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
+        let link = link_facts(connection);
+        for call in calls.iter_mut() {
+            let is_open = call.outcome.is_none() && call.op.waits();
+            if is_open && self.known_channel(&call.op, &link).is_none() {
+                call.channel = Some(self.channel(&call.op, &link, deadline).await);
             }
         }
     }
@@ -235,11 +311,19 @@ impl RedisClient {
     fn read(
         &self,
         connection: &Connection,
-        link: &LinkFacts<'_>,
         calls: &mut [&mut Call<'_>],
         lane: Lane,
         replies: &[u8],
     ) -> Round {
+        let renews = |call: &&mut Call<'_>| matches!(call.op.kind, OpKind::Renew(..));
+        let link = &LinkFacts {
+            changed_at: calls
+                .iter()
+                .any(renews)
+                .then(|| self.server_changed_at(connection))
+                .flatten(),
+            ..link_facts(connection)
+        };
         let received = Clock::System.now();
         let mut replies = Replies::new(replies);
         let mut round = Round::Exchanged;
@@ -322,7 +406,7 @@ impl RedisClient {
         mode: SetMode,
         deadline: Deadline,
     ) {
-        let link = self.link_facts(connection, calls);
+        let link = link_facts(connection);
         let mut ops: Vec<_> = calls.iter_mut().map(|call| &mut call.op).collect();
         let results = self.exchange_set(connection, &link, &mut ops, mode, deadline);
         let results = results.await.unwrap_or_else(|error| vec![(0, Err(error))]);
@@ -390,22 +474,6 @@ impl RedisClient {
         }
     }
 
-    fn link_facts<'a>(&self, connection: &'a Connection, calls: &[&mut Call<'_>]) -> LinkFacts<'a> {
-        let renews = calls
-            .iter()
-            .any(|call| matches!(call.op.kind, OpKind::Renew(..)));
-        LinkFacts {
-            origin: connection.origin,
-            process: connection.process(),
-            run_id: connection.first.run_id,
-            changed_at: renews.then(|| self.server_changed_at(connection)).flatten(),
-            floor_us: connection.floor_us(),
-            lead_us: connection.lead_us(),
-            clock_difference: connection.clock_difference,
-            abilities: &connection.abilities,
-        }
-    }
-
     /// Returns the channel of a waiter, if it is subscribed already.
     fn known_channel(&self, op: &Op<'_>, link: &LinkFacts<'_>) -> Option<KnownChannel> {
         if !op.waits() {
@@ -453,6 +521,29 @@ impl RedisClient {
 fn end(connection: &Connection, call: &mut Call<'_>, outcome: Result<Outcome, Refusal>) {
     let outcome = outcome.map_err(|refusal| refused(connection, call.op.key(), &refusal));
     call.outcome = Some(outcome);
+}
+
+/// Returns what is known of a connection, except since when the client knows its server process.
+fn link_facts(connection: &Connection) -> LinkFacts<'_> {
+    LinkFacts {
+        origin: connection.origin,
+        process: connection.process(),
+        run_id: connection.first.run_id,
+        changed_at: None,
+        floor_us: connection.floor_us(),
+        lead_us: connection.lead_us(),
+        clock_difference: connection.clock_difference,
+        abilities: &connection.abilities,
+    }
+}
+
+/// Returns whether calls have asked for another lane than the shared one.
+pub(in crate::backend::redis) fn needs_lanes(calls: &[&mut Call<'_>]) -> bool {
+    has_open(calls, Lane::InTurn) || has_open(calls, Lane::Transactions)
+}
+
+fn has_open(calls: &[&mut Call<'_>], lane: Lane) -> bool {
+    calls.iter().any(|call| call.is_open(lane))
 }
 
 /// Ends the calls of a lane that have no outcome.

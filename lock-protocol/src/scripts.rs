@@ -21,7 +21,7 @@
 //! functions of a slow path stand *behind* the fast path, which returns before it reaches them: in front they would cost
 //! an uncontended acquire and release 0.4 µs of 8.5. Only what the fast path itself calls stands in front of it.
 //!
-//! A script of a set runs whole scripts as functions ([`Part::Function`]), with `KEYS` and `ARGV` as parameters. Their
+//! A script of a set runs whole scripts as functions (`Part::Function`), with `KEYS` and `ARGV` as parameters. Their
 //! parts read both by name, and so find those of one lock.
 
 use std::sync::OnceLock;

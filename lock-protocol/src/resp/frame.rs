@@ -87,9 +87,9 @@ impl FrameScan {
                 self.depth -= 1;
             }
             if self.depth == 0 {
-                let len = self.at;
-                *self = Self::default();
-                return Ok(Some(len));
+                // `open` stays as it is: nothing reads it beyond `depth`.
+                (self.searched, self.string_end) = (0, None);
+                return Ok(Some(std::mem::take(&mut self.at)));
             }
         }
     }

@@ -13,6 +13,11 @@ impl<'a> Replies<'a> {
         Self(bytes)
     }
 
+    /// Returns whether the first reply is an error.
+    pub fn begins_with_error(&self) -> bool {
+        matches!(self.0.first(), Some(b'-' | b'!'))
+    }
+
     /// Cuts off the next `count` replies.
     pub fn take_part(&mut self, count: usize) -> Self {
         let all = self.0;

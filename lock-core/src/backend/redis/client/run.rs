@@ -330,7 +330,11 @@ impl RedisClient {
         let mut is_any_unknown = false;
         for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
             let mut part = replies.take_part(call.commands);
-            if call.scripts == ScriptsBy::Hash && part.clone().any(is_unknown_script) {
+            let may_be_unknown = call.commands > 1 || part.begins_with_error();
+            if call.scripts == ScriptsBy::Hash
+                && may_be_unknown
+                && part.clone().any(is_unknown_script)
+            {
                 call.scripts = ScriptsBy::Text;
                 is_any_unknown = true;
                 continue;

@@ -333,6 +333,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn milliseconds_since_the_epoch_are_deadlines() {
+        assert!(is_deadline("1763700000000"));
+        for owner in ["", "1763700000", "17637000000000", "176370000000x", "lk1:1"] {
+            assert!(!is_deadline(owner), "{owner}");
+        }
+    }
+
+    #[test]
     fn lock_values_print_and_parse() {
         let value = OwnerValue {
             owner_id: OwnerId::from_number(7),

@@ -6,7 +6,7 @@ use crate::error::LockError;
 use lock_protocol::clock::ServerMs;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockKey;
-use lock_protocol::wire::{MAX_LABEL, tidy, tidy_label};
+use lock_protocol::wire::{MAX_LABEL, is_deadline, tidy, tidy_label};
 
 const RENAME: &str = "remove the key, or use another name or prefix";
 const NEVER_TAKEN: &str = "let all services that share this key use one dialect, or use another \
@@ -143,12 +143,6 @@ pub(crate) fn of_value(
     }
 }
 
-/// Whether a value reads as milliseconds since the epoch, in the years 2001 to 2286. An owner is
-/// unlikely to be a number of that length.
-pub(crate) fn is_deadline(value: &str) -> bool {
-    value.len() == 13 && value.bytes().all(|byte| byte.is_ascii_digit())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,14 +150,6 @@ mod tests {
 
     fn key() -> LockKey {
         LockKey::new("lock:", &LockName::from("a")).unwrap()
-    }
-
-    #[test]
-    fn milliseconds_since_the_epoch_are_deadlines() {
-        assert!(is_deadline("1763700000000"));
-        for owner in ["", "1763700000", "17637000000000", "176370000000x", "lk1:1"] {
-            assert!(!is_deadline(owner), "{owner}");
-        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use lock_protocol::wire::{MAX_LABEL, tidy};
 /// The user of a connection that does not name one.
 const DEFAULT_USER: &str = "default";
 
-/// In front of the arguments of a command that the server does not know. Those of a login have the password.
+/// Precedes the arguments of a command that the server doesn't know. The arguments of a login contain the password.
 const ARGUMENTS: &str = ", with args beginning with";
 
 /// What a server said, sanitized for errors and logs.

@@ -168,7 +168,7 @@ impl Codec for Conditional {
         let owners = &self.watch_multi.owner;
         let owner = owners.text(owner_id);
         match state {
-            // Without an expiry of its own, it would remove that of the key.
+            // `SET` without an expiry would remove the one that the key has.
             ConditionalState::Renew { .. } => {
                 let mut set = out.command("SET");
                 set.arg(key).arg(owner).arg("IFEQ").arg(owner);

@@ -263,7 +263,7 @@ const SWEEP_FROM: usize = 64;
 
 #[derive(Debug)]
 struct DeadlineLock {
-    /// The deadline that the server confirmed, then those of unconfirmed renewals.
+    /// The deadline that the server confirmed, followed by the deadlines of unconfirmed renewals.
     deadlines: Vec<u64>,
     release_is_sent: bool,
 }

@@ -31,10 +31,10 @@ use crate::wire::Mode;
 /// The kind in an acquire that makes the holder of the exclusive lock a reader.
 const DOWNGRADE: &str = ">r";
 
-/// Makes a renewal write the expiry also where it stays.
+/// Makes a renewal write the expiry even if it stays the same.
 const ALWAYS_WRITE: &str = "write";
 
-/// Makes a raise write the token also where it is lower.
+/// Makes a raise write the token even if it is lower.
 const EXACT: &str = "exact";
 
 /// The codec of native locks.

@@ -27,10 +27,10 @@ use super::{
 };
 use crate::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires, SentCopy};
 use crate::cleanup::ReleaseOutcome;
-use crate::clock::ServerMs;
+use crate::clock::{Moment, ServerMs};
 use crate::dialect::Scheme;
 use crate::key::LockKey;
-use crate::op::{Op, OpKind, OpState, Outcome, Refusal, RefusalKind};
+use crate::op::{Op, OpKind, OpState, Outcome, Refusal, RefusalKind, Renewal};
 use crate::owner_id::OwnerId;
 use crate::poll_schedule::HolderExpiry;
 use crate::resp::{CommandBuf, Replies, Reply};
@@ -137,11 +137,9 @@ impl Codec for Owner {
     ) -> Progress {
         let read = match &op.kind {
             OpKind::Acquire(_) => self.read_acquire(op, replies, notes),
-            OpKind::Renew(renewal, _) => loss(replies.next()).map(|(loss, server_us)| {
-                notes.server_us = Some(server_us);
-                let outcome = RenewOutcome::unless_lost(loss, renewal.ttl, op.sent_at);
-                Some(renewed(outcome, renewal, link))
-            }),
+            OpKind::Renew(renewal, _) => {
+                read_renewal(renewal, op.sent_at, link, replies, notes).map(Some)
+            }
             OpKind::Release(_) => was_owner(replies.next()).map(|(was_owner, server_us)| {
                 notes.server_us = Some(server_us);
                 Some(released(was_owner, server_us, link))
@@ -159,6 +157,20 @@ pub(super) fn progress(read: Result<Option<Outcome>, Refusal>) -> Progress {
         Ok(None) => Progress::Next,
         Err(refusal) => Progress::Done(Err(refusal)),
     }
+}
+
+/// Reads the reply of a script that renews a lease.
+pub(super) fn read_renewal(
+    renewal: &Renewal,
+    sent_at: Moment,
+    link: &LinkFacts<'_>,
+    replies: &mut Replies<'_>,
+    notes: &mut Notes,
+) -> Result<Outcome, Refusal> {
+    let (loss, server_us) = loss(replies.next())?;
+    notes.server_us = Some(server_us);
+    let outcome = RenewOutcome::unless_lost(loss, renewal.ttl, sent_at);
+    Ok(renewed(outcome, renewal, link))
 }
 
 /// Returns the outcome of a release that compared the owner.

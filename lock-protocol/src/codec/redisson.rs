@@ -12,13 +12,12 @@
 //! that was subscribed before the first attempt needs none. If the channel is down, the waiter polls.
 
 use super::found::{FoundValue, held_by_another};
-use super::owner::{Owner, acquire_of, progress, read_script, released};
-use super::replies::{ScriptAcquire, loss, notifying_release};
+use super::owner::{Owner, acquire_of, progress, read_renewal, read_script, released};
+use super::replies::{ScriptAcquire, notifying_release};
 use super::{
     Channel, Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, Progress, Step, record_copy,
-    renewed,
 };
-use crate::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires, SentCopy};
+use crate::acquisition::{AcquireOutcome, SentAcquires, SentCopy};
 use crate::clock::ServerMs;
 use crate::dialect::{Dialect, RedissonLock};
 use crate::op::{ForeignValue, Op, OpKind, OpState, Outcome, Refusal, RefusalKind};
@@ -133,11 +132,9 @@ impl Codec for Redisson {
     ) -> Progress {
         let read = match &op.kind {
             OpKind::Acquire(_) => read_acquire(op, replies, notes),
-            OpKind::Renew(renewal, _) => loss(replies.next()).map(|(loss, server_us)| {
-                notes.server_us = Some(server_us);
-                let outcome = RenewOutcome::unless_lost(loss, renewal.ttl, op.sent_at);
-                Some(renewed(outcome, renewal, link))
-            }),
+            OpKind::Renew(renewal, _) => {
+                read_renewal(renewal, op.sent_at, link, replies, notes).map(Some)
+            }
             OpKind::Release(_) => notifying_release(replies.next()).map(|(message, server_us)| {
                 notes.server_us = Some(server_us);
                 let was_owner = message.is_some();

@@ -1,7 +1,7 @@
 -- next_token: increments the fencing counter, and returns its number as text.
 --
--- A part, not a script of its own: it stands in front of the fast path of acquire.lua, and behind those of release.lua
--- and force_release.lua, which need a token only for a waiter.
+-- A part, not a script of its own: it stands in front of acquire.lua's fast path, and behind the fast paths of
+-- release.lua and force_release.lua, which need a token only for a waiter.
 --
 -- Arguments, in microseconds: floor (no token may be lower) and lead (how far a seed lies ahead of the time), as the
 -- client sent them, and now, a number. The counter is KEYS[3].

@@ -112,7 +112,7 @@ pub(super) type Subscribed = (Subscribing, Arc<str>);
 
 /// The channels of one server.
 pub(super) struct Channels {
-    /// The channel of the manager, and the beginning of those of slots. It contains the prefix, so that an ACL can
+    /// The manager's channel, and the beginning of each slot's channel. It contains the prefix, so that an ACL can
     /// separate the users of one server.
     manager: Arc<str>,
     is_cluster: bool,

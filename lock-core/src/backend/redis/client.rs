@@ -40,7 +40,7 @@ mod run;
 use pauses::ReleasePauses;
 
 pub(super) use batch::Call;
-pub(super) use run::needs_lanes;
+pub(super) use run::{needs_lanes, split};
 
 /// The client of one server, shared by all runtimes of a manager.
 pub(super) struct RedisClient {

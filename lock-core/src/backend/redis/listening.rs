@@ -33,8 +33,8 @@
 //!
 //! # What is reported
 //!
-//! Why there are no notifications, once for each cause until a subscription succeeds. The connection, the channels of
-//! native locks and those of keys are separate causes, because each needs rights of its own.
+//! Why there are no notifications, once for each cause until a subscription succeeds. The connection, the
+//! channels of native locks and the channels of keys are separate causes, because each needs its own rights.
 
 use std::io;
 use std::sync::Arc;

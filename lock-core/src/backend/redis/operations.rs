@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisBackend;
-use super::client::{RedisClient, needs_lanes};
+use super::client::{RedisClient, needs_lanes, split};
 use super::connection::Connection;
 use crate::backend::call::Call;
 use crate::backend::set::SetOutcomes;
@@ -25,13 +25,27 @@ pub(super) type ConfirmedRenewals = (
 impl RedisClient {
     /// Connects, and runs the calls. A cancel uses the connection of its acquire, so that it cannot overtake it.
     pub(super) async fn call(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
-        let deadline = Deadline::after(Clock::System, limit);
         for call in calls.iter_mut() {
             call.lane = self.codecs.lane_of(&call.op);
         }
-        if calls.iter().all(|call| call.lane == Lane::Transactions) {
-            return Box::pin(self.run_transactions(calls, deadline)).await;
+        if calls.iter().all(|call| call.lane == Lane::Shared) {
+            self.call_together(calls, limit).await;
+            return;
         }
+        // Transactions have a connection of their own, so neither part waits for the other.
+        let deadline = Deadline::after(Clock::System, limit);
+        let (mut transactions, mut others) = split(calls, |call| call.lane == Lane::Transactions);
+        let transactions = Box::pin(self.run_transactions(&mut transactions, deadline));
+        if others.is_empty() {
+            transactions.await;
+        } else {
+            let others = Box::pin(self.call_together(&mut others, limit));
+            tokio::join!(transactions, others);
+        }
+    }
+
+    async fn call_together(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
+        let deadline = Deadline::after(Clock::System, limit);
         let follows = calls.first().and_then(|call| call.op.follows());
         let followed = follows.and_then(|origin| self.pool.by_origin(origin));
         let connection = match followed {

@@ -52,7 +52,7 @@ struct State {
     free: Vec<usize>,
     /// Wakes the driver.
     driver: Option<Waker>,
-    /// Nobody sends commands any more. The connection ends with the last caller that waits.
+    /// No more commands are sent. The connection ends with the last caller that waits.
     is_given_up: bool,
     end: End,
 }

@@ -33,7 +33,7 @@ impl Server {
         Self::with_notifications(false)
     }
 
-    /// Starts a server whose waiters listen as those of a cluster do.
+    /// Starts a server whose waiters listen as a cluster's waiters do.
     pub(super) fn start_sharded() -> Self {
         Self::with_notifications(true)
     }

@@ -14,7 +14,7 @@
 //!
 //! Calls [in turn](Lane::InTurn) run together, while no other exchange of that lane is under way. Transactions run one
 //! by one, each alone on a connection that does nothing else. A transaction that another client has disturbed gives up
-//! its turn before it begins again.
+//! its turn before it begins again. The two lanes run side by side, so that neither waits for the other.
 //!
 //! # Cancel safety
 //!
@@ -51,17 +51,10 @@ type KnownChannel = (bool, Arc<str>);
 /// What a round sends.
 enum Prepared {
     Nothing,
-    Exchange(Expected),
-    /// A waiter has to know its channel first.
+    /// Commands, and the moment for which they were decided.
+    Exchange(Expected, Moment),
+    /// Nothing, until waiters know their channels.
     Subscribe,
-}
-
-/// What a round has done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Round {
-    Exchanged,
-    /// Another client has disturbed a transaction.
-    Disturbed,
 }
 
 /// Why the rounds of a lane ended.
@@ -116,12 +109,11 @@ impl RedisClient {
         calls: &mut [&mut Call<'_>],
         deadline: Deadline,
     ) {
-        if has_open(calls, Lane::InTurn) {
-            self.run_in_turn(connection, calls, deadline).await;
-        }
-        if has_open(calls, Lane::Transactions) {
-            self.run_transactions(calls, deadline).await;
-        }
+        let (mut in_turn, mut transactions) = split(calls, |call| call.lane == Lane::InTurn);
+        tokio::join!(
+            self.run_in_turn(connection, &mut in_turn, deadline),
+            self.run_transactions(&mut transactions, deadline)
+        );
     }
 
     async fn run_in_turn(
@@ -130,6 +122,9 @@ impl RedisClient {
         calls: &mut [&mut Call<'_>],
         deadline: Deadline,
     ) {
+        if !has_open(calls, Lane::InTurn) {
+            return;
+        }
         let turn = tokio::time::timeout(deadline.left(), self.in_turn.lock()).await;
         let Ok(_turn) = turn else {
             end_all(
@@ -147,12 +142,18 @@ impl RedisClient {
         calls: &mut [&mut Call<'_>],
         deadline: Deadline,
     ) {
+        if !has_open(calls, Lane::Transactions) {
+            return;
+        }
         let limit = deadline.left();
         let connection = match self.transactions.for_current_runtime(limit).await {
             Ok(connection) => connection,
             Err(error) => return end_all(calls, Lane::Transactions, &error),
         };
-        for call in calls.iter_mut() {
+        let open = calls
+            .iter_mut()
+            .filter(|call| call.is_open(Lane::Transactions));
+        for call in open {
             let alone = std::slice::from_mut(call);
             loop {
                 // Given up between two tries, so that a busy key blocks no other transaction.
@@ -188,9 +189,9 @@ impl RedisClient {
         deadline: Deadline,
     ) -> RoundsEnd {
         loop {
-            let expected = match self.prepare(connection, calls, lane) {
+            let (expected, now) = match self.prepare(connection, calls, lane) {
                 Prepared::Nothing => return RoundsEnd::Idle,
-                Prepared::Exchange(expected) => expected,
+                Prepared::Exchange(expected, now) => (expected, now),
                 Prepared::Subscribe => {
                     Box::pin(self.learn_channels(connection, calls, deadline)).await;
                     continue;
@@ -204,11 +205,12 @@ impl RedisClient {
                     lane,
                 };
                 let write = |out: &mut Vec<u8>| writer.write(out);
-                connection.exchange(write, expected, deadline.left()).await
+                let limit = deadline.left_at(now);
+                connection.exchange(write, expected, limit).await
             };
             match exchanged {
                 Ok(replies) => {
-                    if self.read(connection, calls, lane, &replies) == Round::Disturbed {
+                    if self.read(connection, calls, lane, &replies) {
                         return RoundsEnd::Disturbed;
                     }
                 }
@@ -230,6 +232,7 @@ impl RedisClient {
         let link = link_facts(connection);
         let now = Clock::System.now();
         let (mut replies, mut largest) = (0, 0);
+        let mut wants_channel = false;
         for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
             if call.scripts == ScriptsBy::Hash {
                 let known = match call.channel.take() {
@@ -242,16 +245,18 @@ impl RedisClient {
                     Step::Send { commands } => call.commands = commands,
                     Step::Over(lane) => call.lane = lane,
                     Step::Done(outcome) => end(connection, call, *outcome),
-                    Step::Subscribe => return Prepared::Subscribe,
+                    // The others go first. What was decided for them must not be decided twice.
+                    Step::Subscribe => wants_channel = true,
                 }
             }
             replies += call.commands;
             largest = largest.max(call.op.largest_reply());
         }
-        if replies == 0 {
-            return Prepared::Nothing;
+        match replies {
+            0 if wants_channel => Prepared::Subscribe,
+            0 => Prepared::Nothing,
+            _ => Prepared::Exchange(Expected { replies, largest }, now),
         }
-        Prepared::Exchange(Expected { replies, largest })
     }
 
     /// Waits for the subscriptions of waiters whose channel isn't known.
@@ -307,14 +312,14 @@ impl RedisClient {
         }
     }
 
-    /// Gives each call its part of the replies.
+    /// Gives each call its part of the replies. Returns whether another client has disturbed a transaction.
     fn read(
         &self,
         connection: &Connection,
         calls: &mut [&mut Call<'_>],
         lane: Lane,
         replies: &[u8],
-    ) -> Round {
+    ) -> bool {
         let renews = |call: &&mut Call<'_>| matches!(call.op.kind, OpKind::Renew(..));
         let link = &LinkFacts {
             changed_at: calls
@@ -326,7 +331,7 @@ impl RedisClient {
         };
         let received = Clock::System.now();
         let mut replies = Replies::new(replies);
-        let mut round = Round::Exchanged;
+        let mut is_disturbed = false;
         let mut is_any_unknown = false;
         for call in calls.iter_mut().filter(|call| call.is_open(lane)) {
             let mut part = replies.take_part(call.commands);
@@ -347,15 +352,13 @@ impl RedisClient {
             let mut notes = Notes::new(received);
             let codec = self.codecs.of(&call.op);
             let progress = codec.read(&mut call.op, link, &mut part, &mut notes);
-            if notes.event == Some(CodecEvent::TransactionRepeated) {
-                round = Round::Disturbed;
-            }
+            is_disturbed |= notes.event == Some(CodecEvent::TransactionRepeated);
             self.record(connection, link, &call.op, notes);
             if let Progress::Done(outcome) = progress {
                 end(connection, call, outcome);
             }
         }
-        round
+        is_disturbed
     }
 
     /// Records what the replies say beside the outcome.
@@ -514,7 +517,7 @@ impl RedisClient {
         self.channels.native_up_for(key, link.run_id, limit).await
     }
 
-    /// Waits until other clients had their chance after a release of the key of a new acquire.
+    /// Lets other clients have their chance first, if they were just notified of a release of this key.
     pub(in crate::backend::redis) async fn wait_after_release(&self, key: &LockKey) {
         if let Dialect::Redisson { .. } = key.dialect() {
             self.pauses.wait(key).await;
@@ -546,6 +549,15 @@ pub(in crate::backend::redis) fn needs_lanes(calls: &[&mut Call<'_>]) -> bool {
     has_open(calls, Lane::InTurn) || has_open(calls, Lane::Transactions)
 }
 
+/// Splits calls, so that both parts can run side by side.
+pub(in crate::backend::redis) fn split<'a, 'c>(
+    calls: &'a mut [&mut Call<'c>],
+    is_first: impl Fn(&Call<'c>) -> bool,
+) -> (Vec<&'a mut Call<'c>>, Vec<&'a mut Call<'c>>) {
+    let calls = calls.iter_mut().map(|call| &mut **call);
+    calls.partition(|call| is_first(call))
+}
+
 fn has_open(calls: &[&mut Call<'_>], lane: Lane) -> bool {
     calls.iter().any(|call| call.is_open(lane))
 }
@@ -563,7 +575,7 @@ fn is_unknown_script(reply: Reply<'_>) -> bool {
         .is_some_and(|error| error.code() == "NOSCRIPT")
 }
 
-/// Converts a refusal, and marks the connection broken if it cannot be used any more.
+/// Converts a refusal, and marks the connection as broken if it can no longer be used.
 fn refused(connection: &Connection, key: Option<&LockKey>, refusal: &Refusal) -> LockError {
     let by = RefusedBy {
         user: connection.user.as_deref(),

@@ -147,7 +147,7 @@ async fn end_of_a_subscription_that_nobody_asked_for_is_told() {
     }
 }
 
-/// Messages show that a client publishes, and not that the server still answers.
+/// A message shows that some client publishes; it doesn't show that the server still answers this one.
 #[tokio::test(start_paused = true)]
 async fn flood_of_messages_does_not_postpone_the_heartbeat() {
     let (mut pushes, mut server) = pushes();

@@ -232,7 +232,7 @@ fn end_of_the_runtime_fails_later_calls() {
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
 }
 
-/// A reply without an end must not fill the memory, however slowly it comes.
+/// An endless reply must not fill the memory, however slowly it arrives.
 #[tokio::test]
 async fn reply_beyond_its_limit_ends_the_connection() {
     let limited = |largest| Expected {
@@ -260,7 +260,7 @@ async fn reply_beyond_its_limit_ends_the_connection() {
     }
 }
 
-/// What such a connection still receives is not read: the server may send without an end.
+/// Whatever the server still sends there is left unread, because it may never stop.
 #[tokio::test]
 async fn given_up_connection_ends_with_its_last_waiting_caller() {
     let (transport, mut server) = connected();

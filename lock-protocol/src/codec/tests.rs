@@ -277,6 +277,31 @@ fn set_nx_px_is_held_by_a_status_or_by_its_own_value() {
 }
 
 #[test]
+fn reply_of_another_holder_leaves_nothing_to_cancel() {
+    let bench = Bench::new();
+    let script = array(&["busy", "7", "900", "another"]);
+    let set = ["_\r\n", ":900\r\n", &bulk("another"), TIME].concat();
+    for (dialect, reply) in [
+        (SET_NX_PX, &set),
+        (Dialect::LuaSetnxExpire, &script),
+        (REDISSON, &script),
+    ] {
+        let mut acquire = sent(dialect, None);
+        let mut op = Op::new(OpKind::Acquire(&mut acquire));
+        bench.send(&mut op).unwrap();
+        let (progress, _) = bench.read(&mut op, reply);
+        assert!(matches!(progress, Progress::Done(Ok(_))), "{dialect}");
+        assert!(!acquire.may_be_present(), "{dialect}");
+        // Without a reply, a copy may still take effect.
+        let mut acquire = sent(dialect, None);
+        bench
+            .send(&mut Op::new(OpKind::Acquire(&mut acquire)))
+            .unwrap();
+        assert!(acquire.may_be_present(), "{dialect}");
+    }
+}
+
+#[test]
 fn key_of_another_type_is_asked_for_its_type() {
     let bench = Bench::new();
     let wrong = "-WRONGTYPE Operation against a key\r\n";

@@ -292,6 +292,14 @@ mod tests {
         assert_eq!(scan(&array), Err(Malformed::TooLarge { limit: LOCK_REPLY }));
     }
 
+    /// The second call breaks its contract on purpose: only a scan that looks again sees the line end in the first bytes.
+    #[test]
+    fn beginning_of_a_line_is_not_searched_again() {
+        let mut scan = FrameScan::default();
+        assert_eq!(scan.scan(b"+abc", LOCK_REPLY), Ok(None));
+        assert_eq!(scan.scan(b"+\nbc\r\n", LOCK_REPLY), Ok(Some(6)));
+    }
+
     /// A string that arrives byte by byte is not looked at again and again: 16 MiB would take minutes.
     #[test]
     fn long_frame_in_small_pieces_is_scanned_once() {

@@ -21,7 +21,7 @@ use std::thread;
 use crate::ports::Port;
 use crate::server::RedisServer;
 
-pub use quirk::{Answer, HelloRefusal, PcallForm, Quirk, Target, limits};
+pub use quirk::{Answer, HelloRefusal, Quirk, Target, limits};
 pub use script::script_name;
 
 /// A server on its own port. Dropping it cuts all connections.
@@ -48,8 +48,6 @@ struct State {
     quirks: Vec<Quirk>,
     /// The names of the scripts, by the hash that clients know.
     scripts: HashMap<String, String>,
-    /// The hashes of altered scripts, by the hash that clients know.
-    altered: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     clients: Vec<TcpStream>,
     closed: bool,

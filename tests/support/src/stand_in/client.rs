@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::quirk::{Answer, HelloRefusal, Quirk};
-use super::script::{is_script, old_error, script_name, with_pcall};
+use super::script::{is_script, old_error, script_name};
 use super::{Shared, Upstream};
 use crate::resp::{Connection, command_bytes, frame_length, split_commands};
 
@@ -20,8 +20,6 @@ enum Note {
     Replace(&'static str, &'static str),
     /// Errors get the old form, with this hash of the script.
     OldError(String),
-    /// The hash that the client knows.
-    Hash(String),
     Drip(Duration),
     /// There is no reply of the real server.
     Own(Vec<u8>),
@@ -218,7 +216,11 @@ impl Side {
             replies.write_own();
         }
         if !is_own {
-            let words = self.altered_command(&quirks, &verb, words);
+            let words = if quirks.contains(&Quirk::OwnerCommands) {
+                as_script(&verb, words)
+            } else {
+                words
+            };
             let _ = self.to_server.write_all(&command_bytes(&words));
             if is_subscription && !verb.contains("UNSUBSCRIBE") && quirks.contains(&Quirk::Flood) {
                 self.flood(&texts[1]);
@@ -228,7 +230,7 @@ impl Side {
 
     /// What the quirks say about a command that is not answered otherwise.
     fn of_quirks(&mut self, quirks: &[Quirk], verb: &str, words: &[String]) -> Option<Note> {
-        self.learn_script(quirks, verb, words);
+        self.learn_script(verb, words);
         quirks.iter().find_map(|quirk| match (quirk, verb) {
             (Quirk::NoRole, "ROLE") => Some(Note::error(
                 "ERR unknown command 'ROLE', with args beginning with: ",
@@ -263,12 +265,6 @@ impl Side {
                 let hash = if verb == "EVAL" { "0" } else { &words[1] };
                 Some(Note::OldError(hash.to_owned()))
             }
-            (Quirk::Pcall(_), "SCRIPT") if words[1].eq_ignore_ascii_case("LOAD") => {
-                let state = self.shared.lock();
-                let altered = &state.altered;
-                let hash = hash_of(&self.server, &words[2]);
-                altered.contains_key(&hash).then_some(Note::Hash(hash))
-            }
             (Quirk::OwnerCommands, "COMMAND") => {
                 let known = "*1\r\n$5\r\ndelex\r\n".repeat(words.len() - 2);
                 Some(Note::Own(format!("*{}\r\n{known}", words.len() - 2).into_bytes()))
@@ -277,8 +273,8 @@ impl Side {
         })
     }
 
-    /// Learns the name of a script, and makes its altered form.
-    fn learn_script(&mut self, quirks: &[Quirk], verb: &str, words: &[String]) {
+    /// Learns the name of a script.
+    fn learn_script(&mut self, verb: &str, words: &[String]) {
         let text = match verb {
             "EVAL" => words.get(1),
             "SCRIPT" if words[1].eq_ignore_ascii_case("LOAD") => words.get(2),
@@ -287,63 +283,8 @@ impl Side {
         let Some(text) = text.filter(|text| is_script(text.as_bytes())) else {
             return;
         };
-        let form = quirks.iter().find_map(|quirk| match quirk {
-            Quirk::Pcall(form) => Some(*form),
-            _ => None,
-        });
         let hash = hash_of(&self.server, text);
-        let altered = form.map(|form| hash_of(&self.server, &with_pcall(text, form)));
-        let mut state = self.shared.lock();
-        state.scripts.insert(hash.clone(), script_name(text));
-        match altered {
-            Some(altered) => state.altered.insert(hash, altered),
-            None => state.altered.remove(&hash),
-        };
-    }
-
-    /// The command as the real server gets it.
-    fn altered_command(
-        &self,
-        quirks: &[Quirk],
-        verb: &str,
-        mut words: Vec<Vec<u8>>,
-    ) -> Vec<Vec<u8>> {
-        let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
-        for quirk in quirks {
-            match (quirk, verb) {
-                (Quirk::Pcall(_), "EVALSHA") => {
-                    if let Some(altered) = self.shared.lock().altered.get(&text(&words[1])) {
-                        words[1] = altered.clone().into_bytes();
-                    }
-                }
-                (Quirk::Pcall(form), "EVAL") => {
-                    words[1] = with_pcall(&text(&words[1]), *form).into_bytes();
-                }
-                (Quirk::Pcall(form), "SCRIPT") if words.len() == 3 => {
-                    words[2] = with_pcall(&text(&words[2]), *form).into_bytes();
-                }
-                (Quirk::OwnerCommands, "DELEX") if words.len() == 4 => {
-                    let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
-                        return redis.call('DEL', KEYS[1]) end return 0";
-                    words = eval(script, &words[1], [words[3].clone()]);
-                }
-                (Quirk::OwnerCommands, "SET") => {
-                    let at = words.iter().position(|it| it.eq_ignore_ascii_case(b"IFEQ"));
-                    if let Some(at) = at {
-                        let script = "local expected = table.remove(ARGV, 1) \
-                            if redis.call('GET', KEYS[1]) ~= expected then return false end \
-                            return redis.call('SET', KEYS[1], unpack(ARGV))";
-                        let mut args = vec![words[at + 1].clone()];
-                        let others = words.iter().enumerate().skip(2);
-                        let others = others.filter(|(index, _)| *index != at && *index != at + 1);
-                        args.extend(others.map(|(_, word)| word.clone()));
-                        words = eval(script, &words[1], args);
-                    }
-                }
-                _ => {}
-            }
-        }
-        words
+        self.shared.lock().scripts.insert(hash, script_name(text));
     }
 
     /// Sends messages to a subscriber until it leaves.
@@ -376,6 +317,30 @@ fn hash_of(server: &Upstream, text: &str) -> String {
             Some(_) => String::new(),
             None => reply.text().to_owned(),
         },
+    )
+}
+
+/// Turns `DELEX` and `SET` with `IFEQ` into scripts, for a real server that does not have them.
+fn as_script(verb: &str, words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if verb == "DELEX" && words.len() == 4 {
+        let script = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+            return redis.call('DEL', KEYS[1]) end return 0";
+        return eval(script, &words[1], [words[3].clone()]);
+    }
+    let condition = words.iter().position(|it| it.eq_ignore_ascii_case(b"IFEQ"));
+    let Some(at) = condition.filter(|_| verb == "SET") else {
+        return words;
+    };
+    let script = "local expected = table.remove(ARGV, 1) \
+        if redis.call('GET', KEYS[1]) ~= expected then return false end \
+        return redis.call('SET', KEYS[1], unpack(ARGV))";
+    let others = words.iter().enumerate().skip(2);
+    let others = others.filter(|(index, _)| *index != at && *index != at + 1);
+    let others = others.map(|(_, word)| word.clone());
+    eval(
+        script,
+        &words[1],
+        [words[at + 1].clone()].into_iter().chain(others),
     )
 }
 
@@ -422,9 +387,6 @@ fn altered(note: &Note, frame: &[u8]) -> Vec<u8> {
             let line = String::from_utf8_lossy(&frame[1..frame.len() - 2]);
             let old = old_error(&line, hash);
             old.map_or_else(|| frame.to_vec(), |it| format!("-{it}\r\n").into_bytes())
-        }
-        Note::Hash(hash) if frame[0] != b'-' => {
-            format!("${}\r\n{hash}\r\n", hash.len()).into_bytes()
         }
         _ => frame.to_vec(),
     }

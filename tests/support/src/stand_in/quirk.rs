@@ -35,8 +35,6 @@ pub enum Quirk {
     OldScriptErrors,
     /// A script with a first line `#!lua` is refused, as before Redis 7.
     PlainScriptsOnly,
-    /// `redis.pcall` returns an error in another form.
-    Pcall(PcallForm),
     /// The server has `DELEX` and `SET` with `IFEQ`. It runs them as scripts on the real server.
     OwnerCommands,
     /// Commands get this reply, and aren't executed.
@@ -58,17 +56,6 @@ pub enum HelloRefusal {
     Text(String),
     /// By closing the connection.
     Closes,
-}
-
-/// What `redis.pcall` does with an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PcallForm {
-    /// It raises the error, as `redis.call` does.
-    Raises,
-    /// It returns the text.
-    Text,
-    /// It returns a table with the text as its first element.
-    OtherTable,
 }
 
 /// Some of the commands.

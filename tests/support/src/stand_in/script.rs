@@ -1,6 +1,4 @@
-//! Scripts: their names, and other forms of `redis.pcall`.
-
-use super::quirk::PcallForm;
+//! Scripts: their names, and their errors in the form of old versions.
 
 /// The parts that stand in several scripts.
 const SHARED_PARTS: [&str; 6] = [
@@ -35,27 +33,6 @@ pub fn script_name(text: &str) -> String {
 /// Returns whether this is the text of one of the library's scripts.
 pub(super) fn is_script(text: &[u8]) -> bool {
     text.starts_with(b"#!lua") || text.starts_with(b"-- ")
-}
-
-/// Returns the script with another `redis.pcall`.
-pub(super) fn with_pcall(text: &str, form: PcallForm) -> String {
-    let body = match form {
-        PcallForm::Raises => "return redis.call(...)",
-        PcallForm::Text => {
-            "local it = redis.pcall(...) \
-             if type(it) == 'table' and it.err then return it.err end return it"
-        }
-        PcallForm::OtherTable => {
-            "local it = redis.pcall(...) \
-             if type(it) == 'table' and it.err then return {it.err} end return it"
-        }
-    };
-    let prelude = format!("local function other_pcall(...) {body} end ");
-    let text = text.replace("redis.pcall(", "other_pcall(");
-    match text.split_once('\n').filter(|_| text.starts_with("#!")) {
-        Some((first, rest)) => format!("{first}\n{prelude}{rest}"),
-        None => prelude + &text,
-    }
 }
 
 /// Returns an error of a script as versions before Redis 7 word it. They also checked within the script what later

@@ -6,15 +6,10 @@ use std::time::{Duration, Instant};
 
 use test_support::fixtures::ms;
 use test_support::resp::command_bytes;
-use test_support::stand_in::{Answer, HelloRefusal, PcallForm, Quirk, Target, limits};
+use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
 use test_support::{Connection, RedisServer, Reply, StandIn};
 
 use super::{impatient, timed_out};
-
-/// A script that returns the Lua type and the text of an error.
-const SCRIPT: &str = "#!lua\n-- probe: reads a hash as a string.\n\
-    local it = redis.pcall('GET', KEYS[1])\n\
-    return {type(it), type(it) == 'table' and (it.err or it[1]) or it}";
 
 fn open(stand_in: &StandIn) -> Connection {
     Connection::open(stand_in.address(), None).unwrap()
@@ -114,7 +109,8 @@ fn limits_are_reported_by_command_or_by_connection() {
 fn scripts_are_those_of_an_old_server() {
     let server = RedisServer::start();
     let stand_in = StandIn::start(&server, [Quirk::PlainScriptsOnly, Quirk::OldScriptErrors]);
-    let refused = error(&stand_in, &["SCRIPT", "LOAD", SCRIPT]);
+    let flagged = "#!lua\n-- probe: reads.\nreturn redis.call('GET', KEYS[1])";
+    let refused = error(&stand_in, &["SCRIPT", "LOAD", flagged]);
     assert!(
         refused.starts_with("ERR Error compiling script"),
         "{refused}"
@@ -132,41 +128,6 @@ fn scripts_are_those_of_an_old_server() {
     );
     let missing = "0".repeat(40);
     assert!(error(&stand_in, &["EVALSHA", &missing, "0"]).starts_with("NOSCRIPT"));
-}
-
-#[test]
-fn pcall_has_each_form() {
-    let server = RedisServer::start();
-    server.cli(&["HSET", "hash", "field", "value"]);
-    for (form, expected) in [
-        (None, Some("table")),
-        (Some(PcallForm::Raises), None),
-        (Some(PcallForm::Text), Some("string")),
-        (Some(PcallForm::OtherTable), Some("table")),
-    ] {
-        let stand_in = StandIn::start(&server, form.map(Quirk::Pcall));
-        let hash = call(&stand_in, &["SCRIPT", "LOAD", SCRIPT])
-            .text()
-            .to_owned();
-        for run in [
-            ["EVALSHA", &*hash, "1", "hash"],
-            ["EVAL", SCRIPT, "1", "hash"],
-        ] {
-            let reply = call(&stand_in, &run);
-            match expected {
-                Some(kind) => {
-                    assert_eq!(reply.array()[0].text(), kind, "{form:?}");
-                    assert!(reply.array()[1].text().starts_with("WRONGTYPE"), "{form:?}");
-                }
-                None => assert!(reply.error().unwrap().contains("WRONGTYPE")),
-            }
-        }
-        assert_eq!(stand_in.count(&Target::Script("probe")), 2);
-        // A script that the server has forgotten is unknown, also in its other form.
-        call(&stand_in, &["SCRIPT", "FLUSH"]);
-        let forgotten = error(&stand_in, &["EVALSHA", &hash, "1", "hash"]);
-        assert!(forgotten.starts_with("NOSCRIPT"), "{forgotten}");
-    }
 }
 
 #[test]

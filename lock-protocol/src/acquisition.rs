@@ -245,9 +245,14 @@ impl<E: Failure> Acquisition<E> {
         self.on_timeout(now)
     }
 
+    /// Returns whether the lock is the guard's by now. Then an end leaves everything to the guard.
+    pub fn is_guarded(&self) -> bool {
+        matches!(self.phase, AcquirePhase::Owned)
+    }
+
     /// Ends the use of the owner id: the acquisition was dropped, has ended or starts over.
     pub fn on_drop(&mut self, peers: &mut impl Peers) -> DropAction {
-        if let AcquirePhase::Owned = self.phase {
+        if self.is_guarded() {
             return DropAction::LeaveToGuard;
         }
         peers.leave(None, None);

@@ -121,7 +121,11 @@ pub struct Deadline {
 
 impl Deadline {
     pub fn after(clock: Clock, limit: Duration) -> Self {
-        let at = clock.now().plus(limit);
+        Self::at(clock, clock.now().plus(limit))
+    }
+
+    /// The deadline at a moment on this clock.
+    pub const fn at(clock: Clock, at: Moment) -> Self {
         Self { clock, at }
     }
 

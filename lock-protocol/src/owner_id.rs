@@ -12,6 +12,9 @@ use uuid::Uuid;
 pub struct OwnerId(Uuid);
 
 impl OwnerId {
+    /// The length of its text.
+    pub const LENGTH: usize = 36;
+
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
@@ -37,9 +40,14 @@ impl OwnerId {
         ShortId(u32::from_be_bytes([a, b, c, d]))
     }
 
+    /// Writes the text of the id.
+    pub fn encode(self, text: &mut [u8; Self::LENGTH]) -> &[u8] {
+        self.0.as_hyphenated().encode_lower(text).as_bytes()
+    }
+
     pub fn parse(text: &str) -> Option<Self> {
         // Another spelling of a UUID is another client's value.
-        (text.len() == 36)
+        (text.len() == Self::LENGTH)
             .then(|| Uuid::parse_str(text).ok().map(Self))
             .flatten()
     }

@@ -26,3 +26,14 @@ mod reply;
 pub use self::command::{ASKING, Arg, Command, CommandBuf, ScriptsBy};
 pub use self::frame::{FrameScan, LOCK_REPLY, MAX_DEPTH, MAX_LINE, Malformed, OPERATOR_REPLY};
 pub use self::reply::{Replies, Reply, ServerError};
+
+/// Reads a decimal number without a sign.
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
+    let add = |number: u64, byte: &u8| {
+        let digit = byte.wrapping_sub(b'0');
+        let larger = number.checked_mul(10)?.checked_add(digit.into())?;
+        (digit < 10).then_some(larger)
+    };
+    let (first, rest) = digits.split_first()?;
+    rest.iter().try_fold(add(0, first)?, add)
+}

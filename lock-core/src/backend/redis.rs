@@ -151,7 +151,7 @@ impl Backend for RedisBackend {
         Box::pin(async move {
             let deadline = Deadline::after(Clock::System, limit);
             let began = self.client.begin_command();
-            let result = self.acquire_one(sent, limit).await;
+            let result = self.acquire_one(sent, deadline).await;
             let error = result.as_ref().err();
             self.client.end_command(LockCommand::Acquire, began, error);
             match (&self.confirmer, result) {
@@ -274,8 +274,9 @@ impl Backend for RedisBackend {
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
         Box::pin(async move {
-            let limit = until.since(Clock::System.now());
-            self.client.pool.for_current_runtime(limit).await.map(drop)
+            let deadline = Deadline::at(Clock::System, until);
+            let connected = self.client.pool.for_current_runtime(deadline).await;
+            connected.map(drop)
         })
     }
 

@@ -201,8 +201,9 @@ fn error(sent: &SentAcquires, failure: AcquireFailure<LockError>) -> LockError {
 
 impl Drop for PendingAcquire {
     fn drop(&mut self) {
-        // A forked child has a copy, and must not touch the locks of its parent.
-        if self.inner.check_process().is_ok() {
+        // A forked child has a copy, and must not touch the locks of its parent. The child has only the thread that
+        // forked, so it has no copy of what is inside `finish`, where the lock became the guard's.
+        if self.acquisition.is_guarded() || self.inner.check_process().is_ok() {
             self.end();
             self.inner.activity.end_acquire(&self.inner.reporter);
         }

@@ -11,7 +11,6 @@
 //!
 //! The headers of the scripts document their keys, arguments and replies.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{Channel, Codec, ExchangeFacts, LinkFacts, Notes, Progress, Step, renewed};
@@ -23,7 +22,7 @@ use crate::kind::Kind;
 use crate::lock_state::{AcquireReply, Purpose, RawHolder, ReleaseReply, RenewReply, Verdict};
 use crate::op::{Expiry, Op, OpKind, OpState, Outcome, RaiseTo, Refusal, Renewal, WaitFor};
 use crate::poll_schedule;
-use crate::resp::{Command, CommandBuf, Replies, Reply, ServerError};
+use crate::resp::{Command, CommandBuf, Replies, Reply, ServerError, number};
 use crate::scripts::{ACQUIRE, ACQUIRE_ALL, DROP, RAISE, RELEASE, RENEW};
 use crate::ttl::whole_millis;
 use crate::wire::Mode;
@@ -510,7 +509,7 @@ impl<'a> SetReply<'a> {
             Some(b"kept") => Rest::Kept,
             _ => return Some(Self::Each(all)),
         };
-        let index: usize = str::from_utf8(replies.next()?.text()?).ok()?.parse().ok()?;
+        let index = usize::try_from(number(replies.next()?.text()?)?).ok()?;
         Some(Self::NotAcquired {
             at: index.checked_sub(1)?,
             reply: replies.next()?,
@@ -610,13 +609,8 @@ impl<'a> Words<'a> {
         Ok(&left[..space])
     }
 
-    fn parse<T: FromStr>(&mut self) -> Result<T, Refusal> {
-        let word = str::from_utf8(self.next()?).map_err(|_| Refusal::unreadable())?;
-        word.parse().map_err(|_| Refusal::unreadable())
-    }
-
     fn number(&mut self) -> Result<u64, Refusal> {
-        self.parse()
+        number(self.next()?).ok_or_else(Refusal::unreadable)
     }
 
     /// Reads the two words of TIME.
@@ -626,13 +620,18 @@ impl<'a> Words<'a> {
     }
 
     fn token(&mut self) -> Result<FencingToken, Refusal> {
-        self.parse()
+        self.number().map(FencingToken::new)
     }
 
     fn holder(&mut self) -> Result<RawHolder, Refusal> {
-        let remaining: i64 = self.parse()?;
+        // A key without an expiry has a negative time to live.
+        let remaining = self.next()?;
+        let remaining_ms = match remaining.strip_prefix(b"-") {
+            Some(digits) => number(digits).map(|_| None),
+            None => number(remaining).map(Some),
+        };
         Ok(RawHolder {
-            remaining_ms: u64::try_from(remaining).ok(),
+            remaining_ms: remaining_ms.ok_or_else(Refusal::unreadable)?,
             value: self.rest(),
         })
     }

@@ -4,7 +4,7 @@ use crate::fencing_token::FencingToken;
 use crate::lock_state::RawHolder;
 use crate::loss::LossReason;
 use crate::op::Refusal;
-use crate::resp::{Replies, Reply, ServerError};
+use crate::resp::{Replies, Reply, ServerError, number};
 
 /// The elements of an array.
 #[derive(Clone, Debug)]
@@ -53,7 +53,6 @@ impl<'a> Parts<'a> {
 
 /// Reads the two numbers of TIME, in microseconds.
 pub(super) fn server_time(reply: Reply<'_>) -> Result<u64, Refusal> {
-    let number = |bytes: &[u8]| -> Option<u64> { str::from_utf8(bytes).ok()?.parse().ok() };
     let mut parts = Parts::of(reply)?;
     let (seconds, micros) = (parts.bytes()?, parts.bytes()?);
     match (number(seconds), number(micros)) {

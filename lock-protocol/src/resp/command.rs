@@ -10,8 +10,10 @@ use crate::owner_id::OwnerId;
 use crate::scripts::{Script, ScriptForm};
 use crate::wire::{OwnerText, QueueEntry};
 
-/// The place of a number with two digits, which most counts and lengths have.
+/// The place of a number with two digits, which most numbers of arguments have.
 const PLACE: &[u8] = b"00\r\n";
+
+const DIGITS: [u8; 10] = *b"0123456789";
 
 /// Appends commands to a buffer.
 #[derive(Debug)]
@@ -98,14 +100,7 @@ impl Command<'_> {
     /// Appends an argument.
     pub fn arg(&mut self, arg: impl Arg) -> &mut Self {
         self.args += 1;
-        let start = self.out.len();
-        self.out.push(b'$');
-        self.out.extend_from_slice(PLACE);
-        let text = self.out.len();
-        arg.write(self.out);
-        let len = self.out.len() - text;
-        self.out.extend_from_slice(b"\r\n");
-        fill_in(self.out, start + 1, len);
+        arg.append(self.out);
         self
     }
 }
@@ -118,7 +113,6 @@ impl Drop for Command<'_> {
 
 /// Writes a number at its [`PLACE`]. A number without two digits moves the bytes behind it.
 fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
-    const DIGITS: [u8; 10] = *b"0123456789";
     match number {
         0..10 => {
             out[at] = DIGITS[number];
@@ -129,7 +123,8 @@ fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
             out[at + 1] = DIGITS[number % 10];
         }
         100.. => {
-            out.splice(at..at + 2, number.to_string().into_bytes());
+            let mut digits = itoa::Buffer::new();
+            out.splice(at..at + 2, digits.format(number).bytes());
         }
     }
 }
@@ -138,82 +133,85 @@ fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
 ///
 /// It is sealed: commands are encoded under the mutex of a connection, where no code of users may run, and a `Display`
 /// of theirs could.
-pub trait Arg: sealed::Sealed {
-    /// Returns the bytes of the argument.
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        self.write(&mut bytes);
-        bytes
-    }
-}
+pub trait Arg: sealed::Sealed {}
 
 impl<T: sealed::Sealed + ?Sized> Arg for T {}
 
 mod sealed {
     pub trait Sealed {
-        fn write(&self, out: &mut Vec<u8>);
+        /// Appends the argument with its length.
+        fn append(&self, out: &mut Vec<u8>);
     }
 }
 
 impl<T: sealed::Sealed + ?Sized> sealed::Sealed for &T {
-    fn write(&self, out: &mut Vec<u8>) {
-        (**self).write(out);
+    fn append(&self, out: &mut Vec<u8>) {
+        (**self).append(out);
     }
 }
 
-impl sealed::Sealed for str {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.as_bytes());
-    }
-}
-
-impl sealed::Sealed for String {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.as_bytes());
-    }
-}
-
-impl sealed::Sealed for Arc<str> {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.as_bytes());
-    }
-}
-
-impl sealed::Sealed for Vec<u8> {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self);
-    }
-}
-
-impl sealed::Sealed for [u8] {
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self);
-    }
-}
-
-macro_rules! args_by_display {
-    ($($name:ty),+) => {$(
+macro_rules! args {
+    ($($name:ty => $append:expr),+ $(,)?) => {$(
         impl sealed::Sealed for $name {
-            fn write(&self, out: &mut Vec<u8>) {
-                display(out, self);
+            fn append(&self, out: &mut Vec<u8>) {
+                let append: fn(&Self, &mut Vec<u8>) = $append;
+                append(self, out);
             }
         }
     )+};
 }
 
-args_by_display!(u32, u64, u128, usize, i64);
-args_by_display!(
-    OwnerId,
-    FencingToken,
-    ServerMs,
-    QueueEntry,
-    WireKind,
-    OwnerText<'_>
-);
+args! {
+    str => |text, out| append_bytes(text.as_bytes(), out),
+    String => |text, out| append_bytes(text.as_bytes(), out),
+    Arc<str> => |text, out| append_bytes(text.as_bytes(), out),
+    Vec<u8> => |bytes, out| append_bytes(bytes, out),
+    [u8] => |bytes, out| append_bytes(bytes, out),
+    u32 => |number, out| append_number(*number, out),
+    u64 => |number, out| append_number(*number, out),
+    u128 => |number, out| append_number(*number, out),
+    usize => |number, out| append_number(*number, out),
+    i64 => |number, out| append_number(*number, out),
+    FencingToken => |token, out| append_number(token.as_u64(), out),
+    ServerMs => |moment, out| append_number(moment.as_u64(), out),
+    OwnerId => |owner_id, out| append_bytes(owner_id.encode(&mut [0; OwnerId::LENGTH]), out),
+    QueueEntry => append_text,
+    WireKind => append_text,
+    OwnerText<'_> => append_text,
+}
 
-fn display(out: &mut Vec<u8>, arg: &impl Display) {
+fn append_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    match bytes.len() {
+        len @ 0..10 => out.extend_from_slice(&[b'$', DIGITS[len], b'\r', b'\n']),
+        len @ 10..100 => {
+            let (tens, ones) = (DIGITS[len / 10], DIGITS[len % 10]);
+            out.extend_from_slice(&[b'$', tens, ones, b'\r', b'\n']);
+        }
+        len => {
+            out.push(b'$');
+            out.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn append_number(number: impl itoa::Integer, out: &mut Vec<u8>) {
+    append_bytes(itoa::Buffer::new().format(number).as_bytes(), out);
+}
+
+/// Appends what has to be written before its length is known.
+fn append_text(arg: &impl Display, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.push(b'$');
+    out.extend_from_slice(PLACE);
+    let text = out.len();
     // Writing to a vector doesn't fail.
     let _written = write!(Text(out), "{arg}");
+    let len = out.len() - text;
+    out.extend_from_slice(b"\r\n");
+    fill_in(out, start + 1, len);
 }
 
 /// Takes text as bytes.

@@ -1,5 +1,7 @@
 //! Finds where a reply or a message ends.
 
+use super::number;
+
 /// The most bytes of a reply to a command of a lock, and of a message. The longest ones are some hundred bytes: a value
 /// is cut to 200 of them, and a set of locks has a short text for each.
 pub const LOCK_REPLY: usize = 64 * 1024;
@@ -155,9 +157,7 @@ fn length(digits: &[u8]) -> Result<Option<u64>, Malformed> {
     if digits == b"-1" {
         return Ok(None);
     }
-    let digits = str::from_utf8(digits).map_err(|_| Malformed::NotTheProtocol)?;
-    let number = digits.parse().map_err(|_| Malformed::NotTheProtocol)?;
-    Ok(Some(number))
+    number(digits).ok_or(Malformed::NotTheProtocol).map(Some)
 }
 
 #[cfg(test)]

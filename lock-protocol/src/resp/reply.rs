@@ -3,28 +3,37 @@
 use std::borrow::Cow;
 
 use super::frame::FrameScan;
+use super::number;
 
 /// The replies in some bytes, one after the other. [`FrameScan`] has found their ends before.
 #[derive(Clone, Debug, Default)]
-pub struct Replies<'a>(&'a [u8]);
+pub struct Replies<'a> {
+    bytes: &'a [u8],
+    /// The length of the first reply, if it was found before.
+    first: Option<usize>,
+}
 
 impl<'a> Replies<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+        Self { bytes, first: None }
     }
 
     /// Returns whether the first reply is an error.
     pub fn begins_with_error(&self) -> bool {
-        matches!(self.0.first(), Some(b'-' | b'!'))
+        matches!(self.bytes.first(), Some(b'-' | b'!'))
     }
 
     /// Cuts off the next `count` replies.
     pub fn take_part(&mut self, count: usize) -> Self {
-        let all = self.0;
-        for _ in 0..count {
-            self.next();
+        let mut part = self.clone();
+        for at in 0..count {
+            let is_any = self.next().is_some();
+            if is_any && at == 0 {
+                part.first = Some(part.bytes.len() - self.bytes.len());
+            }
         }
-        Self(&all[..all.len() - self.0.len()])
+        part.bytes = &part.bytes[..part.bytes.len() - self.bytes.len()];
+        part
     }
 }
 
@@ -32,9 +41,12 @@ impl<'a> Iterator for Replies<'a> {
     type Item = Reply<'a>;
 
     fn next(&mut self) -> Option<Reply<'a>> {
-        let len = FrameScan::default().scan(self.0, usize::MAX).ok()??;
-        let (reply, rest) = self.0.split_at(len);
-        self.0 = rest;
+        let len = match self.first.take() {
+            Some(len) => len,
+            None => FrameScan::default().scan(self.bytes, usize::MAX).ok()??,
+        };
+        let (reply, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
         Some(Reply(without_attributes(reply)))
     }
 }
@@ -45,9 +57,10 @@ fn without_attributes(mut reply: &[u8]) -> &[u8] {
         let Some((count, rest)) = split_line(rest) else {
             break;
         };
-        let mut attributes = Replies(rest);
-        attributes.take_part(number(count).map_or(0, |count: usize| count.saturating_mul(2)));
-        reply = attributes.0;
+        let mut attributes = Replies::new(rest);
+        let count = number(count).and_then(|count| usize::try_from(count).ok());
+        attributes.take_part(count.map_or(0, |count| count.saturating_mul(2)));
+        reply = attributes.bytes;
     }
     reply
 }
@@ -85,7 +98,8 @@ impl<'a> Reply<'a> {
     }
 
     pub fn integer(self) -> Option<i64> {
-        number(split_line(self.0.strip_prefix(b":")?)?.0)
+        let (digits, _) = split_line(self.0.strip_prefix(b":")?)?;
+        str::from_utf8(digits).ok()?.parse().ok()
     }
 
     pub fn is_null(self) -> bool {
@@ -98,7 +112,7 @@ impl<'a> Reply<'a> {
             return None;
         };
         let (count, items) = split_line(rest)?;
-        (count != b"-1").then_some(Replies(items))
+        (count != b"-1").then(|| Replies::new(items))
     }
 
     /// Returns whether the server sent this without a command.
@@ -122,12 +136,7 @@ fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Returns the bytes of a string whose length stands in front.
 fn string(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = split_line(bytes)?;
-    let len: usize = number(len)?;
-    rest.get(..len)
-}
-
-fn number<T: std::str::FromStr>(digits: &[u8]) -> Option<T> {
-    str::from_utf8(digits).ok()?.parse().ok()
+    rest.get(..usize::try_from(number(len)?).ok()?)
 }
 
 /// An error that the server replied.

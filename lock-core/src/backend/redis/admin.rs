@@ -35,7 +35,7 @@ impl RedisClient {
         limit: Duration,
     ) -> Result<InspectReply, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(limit).await?;
+        let connection = self.pool.for_current_runtime(deadline).await?;
         if is_redisson(key) {
             let left = deadline.left();
             return self.inspect_redisson(&connection, key, left).await;
@@ -73,7 +73,8 @@ impl RedisClient {
         request: &ForceRequest,
         limit: Duration,
     ) -> Result<(ReadTime, ForceReply), LockError> {
-        let connection = self.pool.for_current_runtime(limit).await?;
+        let deadline = Deadline::after(Clock::System, limit);
+        let connection = self.pool.for_current_runtime(deadline).await?;
         let seen = request.seen.as_ref().and_then(SeenKey::digest);
         let digest = match request.foreign {
             ForeignValues::Keep => "",

@@ -30,6 +30,8 @@
 //! woken and polls once more. The mark is set *after* the waiter has looked, and only if the channel is still not up,
 //! so at least one of both sees the other.
 
+use std::collections::BTreeMap;
+#[cfg(feature = "cluster")]
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,8 +132,9 @@ pub(super) struct Channels {
 
 #[derive(Default)]
 struct State {
-    classic: HashMap<Arc<str>, Channel>,
-    sharded: HashMap<Arc<str>, Channel>,
+    // Trees, because each waiting acquire looks for one channel among few.
+    classic: BTreeMap<Arc<str>, Channel>,
+    sharded: BTreeMap<Arc<str>, Channel>,
     /// Channels that made room for others. The listener has to unsubscribe.
     leaving: Vec<Subscribed>,
 }
@@ -145,7 +148,7 @@ struct Channel {
 }
 
 impl State {
-    fn of(&mut self, how: Subscribing) -> &mut HashMap<Arc<str>, Channel> {
+    fn of(&mut self, how: Subscribing) -> &mut BTreeMap<Arc<str>, Channel> {
         match how {
             Subscribing::Classic => &mut self.classic,
             Subscribing::Sharded => &mut self.sharded,
@@ -445,10 +448,13 @@ impl Channels {
         let mut state = self.state.lock();
         let mut idle = Vec::new();
         for how in [Subscribing::Classic, Subscribing::Sharded] {
-            let of_this = state
-                .of(how)
-                .extract_if(|_, channel| now.since(channel.used_at) > channel.kind.limits().idle);
-            idle.extend(of_this.map(|(name, _)| (how, name)));
+            state.of(how).retain(|name, channel| {
+                let is_kept = now.since(channel.used_at) <= channel.kind.limits().idle;
+                if !is_kept {
+                    idle.push((how, Arc::clone(name)));
+                }
+                is_kept
+            });
         }
         idle
     }

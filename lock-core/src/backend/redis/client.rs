@@ -140,7 +140,7 @@ impl RedisClient {
 
     pub(super) async fn notifies_waiters(&self, key: &LockKey, limit: Duration) -> bool {
         let deadline = Deadline::after(Clock::System, limit);
-        match self.pool.for_current_runtime(limit).await {
+        match self.pool.for_current_runtime(deadline).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
                 if key.dialect().notifies_all_waiters() {

@@ -58,7 +58,7 @@ impl Confirmer {
     /// Checks that the server confirms at all.
     pub(super) async fn probe(&self, limit: Duration) -> Result<(), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(limit).await?;
+        let connection = self.pool.for_current_runtime(deadline).await?;
         let wait = self.wait_for(Duration::from_millis(1));
         let acknowledged = self.client.wait(&connection, &wait, deadline).await;
         self.acknowledged(&connection, acknowledged).map(drop)
@@ -71,7 +71,7 @@ impl Confirmer {
     pub(super) async fn renew(&self, renewals: &[Renewal], limit: Duration) -> ConfirmedRenewals {
         let all = |error: &LockError| renewals.iter().map(|_| Err(error.clone())).collect();
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = match self.pool.for_current_runtime(limit).await {
+        let connection = match self.pool.for_current_runtime(deadline).await {
             Ok(connection) => connection,
             Err(error) => return all(&error),
         };

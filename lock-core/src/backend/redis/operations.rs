@@ -24,33 +24,31 @@ pub(super) type ConfirmedRenewals = (
 
 impl RedisClient {
     /// Connects, and runs the calls. A cancel uses the connection of its acquire, so that it cannot overtake it.
-    pub(super) async fn call(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
+    pub(super) async fn call(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
         for call in calls.iter_mut() {
             call.lane = self.codecs.lane_of(&call.op);
         }
         if calls.iter().all(|call| call.lane == Lane::Shared) {
-            self.call_together(calls, limit).await;
+            self.call_together(calls, deadline).await;
             return;
         }
         // Transactions have a connection of their own, so neither part waits for the other.
-        let deadline = Deadline::after(Clock::System, limit);
         let (mut transactions, mut others) = split(calls, |call| call.lane == Lane::Transactions);
         let transactions = Box::pin(self.run_transactions(&mut transactions, deadline));
         if others.is_empty() {
             transactions.await;
         } else {
-            let others = Box::pin(self.call_together(&mut others, limit));
+            let others = Box::pin(self.call_together(&mut others, deadline));
             tokio::join!(transactions, others);
         }
     }
 
-    async fn call_together(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
-        let deadline = Deadline::after(Clock::System, limit);
+    async fn call_together(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
         let follows = calls.first().and_then(|call| call.op.follows());
         let followed = follows.and_then(|origin| self.pool.by_origin(origin));
         let connection = match followed {
             Some(connection) => connection,
-            None => match self.pool.for_current_runtime(limit).await {
+            None => match self.pool.for_current_runtime(deadline).await {
                 Ok(connection) => connection,
                 Err(error) => return fail(calls, &error),
             },
@@ -64,9 +62,9 @@ impl RedisClient {
         }
     }
 
-    async fn call_all(&self, calls: &mut [Call<'_>], limit: Duration) {
+    async fn call_all(&self, calls: &mut [Call<'_>], deadline: Deadline) {
         let mut calls: Vec<_> = calls.iter_mut().collect();
-        self.call(&mut calls, limit).await;
+        self.call(&mut calls, deadline).await;
     }
 
     /// Renews leases over this connection, and waits for their acknowledgments behind them in the same exchange. Each
@@ -114,13 +112,13 @@ impl RedisBackend {
     pub(super) async fn acquire_one(
         &self,
         sent: &mut SentAcquires,
-        limit: Duration,
+        deadline: Deadline,
     ) -> Result<AcquireOutcome, LockError> {
         if sent.key.dialect().notifies_all_waiters() && !sent.was_sent() {
             Box::pin(self.client.wait_after_release(&sent.key)).await;
         }
         let mut call = Call::new(OpKind::Acquire(sent));
-        self.client.call(&mut [&mut call], limit).await;
+        self.client.call(&mut [&mut call], deadline).await;
         call.acquired()
     }
 
@@ -143,8 +141,9 @@ impl RedisBackend {
         request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
         let mut call = Call::new(OpKind::Release(request));
-        self.client.call(&mut [&mut call], limit).await;
+        self.client.call(&mut [&mut call], deadline).await;
         call.released()
     }
 
@@ -154,8 +153,9 @@ impl RedisBackend {
         request: &ReleaseRequest,
         limit: Duration,
     ) -> Result<bool, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
         let mut call = Call::new(OpKind::FreeKey(request));
-        self.client.call(&mut [&mut call], limit).await;
+        self.client.call(&mut [&mut call], deadline).await;
         match call.outcome {
             Some(Ok(Outcome::KeyFreed { was_owner })) => Ok(was_owner),
             _ => call.released().map(|released| released.was_owner),
@@ -172,7 +172,8 @@ impl RedisBackend {
             .iter()
             .map(|request| Call::new(OpKind::Release(request)))
             .collect();
-        self.client.call_all(&mut calls, limit).await;
+        let deadline = Deadline::after(Clock::System, limit);
+        self.client.call_all(&mut calls, deadline).await;
         calls.into_iter().map(Call::released).collect()
     }
 
@@ -196,14 +197,15 @@ impl RedisBackend {
         if let Some(confirmer) = &self.confirmer {
             return confirmer.renew(renewals, limit).await;
         }
+        let deadline = Deadline::after(Clock::System, limit);
         let renew = |renewal| Call::new(OpKind::Renew(renewal, Expiry::WhereNeeded));
         if let [renewal] = renewals {
             let mut call = renew(renewal);
-            self.client.call(&mut [&mut call], limit).await;
+            self.client.call(&mut [&mut call], deadline).await;
             return vec![call.renewed()];
         }
         let mut calls: Vec<_> = renewals.iter().map(renew).collect();
-        self.client.call_all(&mut calls, limit).await;
+        self.client.call_all(&mut calls, deadline).await;
         calls.into_iter().map(Call::renewed).collect()
     }
 
@@ -238,7 +240,7 @@ impl RedisBackend {
             .iter_mut()
             .map(|sent| Call::new(OpKind::Acquire(sent)))
             .collect();
-        match self.client.pool.for_current_runtime(limit).await {
+        match self.client.pool.for_current_runtime(deadline).await {
             Ok(connection) => {
                 let mut calls: Vec<_> = calls.iter_mut().collect();
                 self.client

@@ -23,7 +23,7 @@ use crate::sync::{Mutex, Process, assert_no_mutex_held};
 use crate::telemetry::Reporter;
 use lock_protocol::acquisition::Origin;
 use lock_protocol::backoff::{Backoff, Jitter};
-use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::clock::{Clock, Deadline, Moment};
 
 /// A connection that lived this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(1);
@@ -81,14 +81,14 @@ impl Pool {
         }
     }
 
-    /// Returns the connection of the calling runtime, and opens one if none works. Waits at most
-    /// `limit`; after that it returns the latest error.
+    /// Returns the connection of the calling runtime, and opens one if none works. Waits until the deadline; after
+    /// that it returns the latest error.
     ///
     /// # Cancel safety
     /// Connecting continues for other callers.
     pub(super) async fn for_current_runtime(
         &self,
-        limit: Duration,
+        deadline: Deadline,
     ) -> Result<Arc<Connection>, LockError> {
         let runtime = self.for_runtime()?;
         if let Some(connection) = self.usable(&runtime) {
@@ -113,7 +113,7 @@ impl Pool {
                 outcome_known.await;
             }
         };
-        let outcome = tokio::time::timeout(limit, connected).await;
+        let outcome = tokio::time::timeout(deadline.left(), connected).await;
         drop(waiting_caller);
         if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
             // Ends the poll, so that the runtime can drop this task too. A timer cannot do it:

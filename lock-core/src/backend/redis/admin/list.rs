@@ -87,7 +87,7 @@ impl RedisClient {
         limit: Duration,
     ) -> Result<(Option<u64>, Vec<String>), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(limit).await?;
+        let connection = self.pool.for_current_runtime(deadline).await?;
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern);
         scan.arg("COUNT").arg(SCANNED_PER_CALL);
@@ -125,7 +125,7 @@ impl RedisClient {
             return Ok(Vec::new());
         }
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(limit).await?;
+        let connection = self.pool.for_current_runtime(deadline).await?;
         if matches!(dialect, Dialect::Redisson { .. }) {
             let found = candidates.into_iter();
             let found = found.map(|it| (LockName::from(it.name), it.key.in_dialect(dialect)));

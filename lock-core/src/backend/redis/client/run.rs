@@ -145,8 +145,7 @@ impl RedisClient {
         if !has_open(calls, Lane::Transactions) {
             return;
         }
-        let limit = deadline.left();
-        let connection = match self.transactions.for_current_runtime(limit).await {
+        let connection = match self.transactions.for_current_runtime(deadline).await {
             Ok(connection) => connection,
             Err(error) => return end_all(calls, Lane::Transactions, &error),
         };
@@ -229,6 +228,9 @@ impl RedisClient {
         calls: &mut [&mut Call<'_>],
         lane: Lane,
     ) -> Prepared {
+        if !has_open(calls, lane) {
+            return Prepared::Nothing;
+        }
         let link = link_facts(connection);
         let now = Clock::System.now();
         let (mut replies, mut largest) = (0, 0);

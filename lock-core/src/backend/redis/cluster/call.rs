@@ -157,7 +157,8 @@ pub(super) async fn wait_connected(
     let pool = &node.client.pool;
     loop {
         let left = deadline.left();
-        let error = match pool.for_current_runtime(left.min(CONNECTING)).await {
+        let connecting = Deadline::after(Clock::System, left.min(CONNECTING));
+        let error = match pool.for_current_runtime(connecting).await {
             Ok(_connection) => return Ok(()),
             Err(error) => error,
         };

@@ -257,7 +257,7 @@ impl ClusterNodes {
         if !client.pool.connector.can_subscribe() {
             return false;
         }
-        match client.pool.for_current_runtime(limit).await {
+        match client.pool.for_current_runtime(deadline).await {
             Ok(connection) => {
                 let run_id = connection.first.run_id;
                 let limit = || deadline.left();

@@ -75,7 +75,7 @@ impl ClusterNodes {
     async fn read_map(&self, node: &ClusterNode, limit: Duration) -> Result<(), LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &node.server.client.pool;
-        let connection = pool.for_current_runtime(limit).await?;
+        let connection = pool.for_current_runtime(deadline).await?;
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = connection
@@ -138,12 +138,13 @@ impl ClusterNodes {
         wanted: &NodeAddress,
         limit: Duration,
     ) -> Result<(), LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
         let _reading = self.names_reading.lock().await;
         if self.name_of(wanted).is_some() {
             return Ok(());
         }
         let pool = &at.server.client.pool;
-        let connection = pool.for_current_runtime(limit).await?;
+        let connection = pool.for_current_runtime(deadline).await?;
         let mut pipeline = redis::pipe();
         pipeline.cmd("CLUSTER").arg("SLOTS");
         // A node without slots is in this reply only.
@@ -238,7 +239,7 @@ impl ClusterNode {
 async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError> {
     let deadline = Deadline::after(Clock::System, limit);
     let pool = &node.server.client.pool;
-    let connection = pool.for_current_runtime(limit).await?;
+    let connection = pool.for_current_runtime(deadline).await?;
     let mut pipeline = redis::pipe();
     pipeline.cmd("ROLE").cmd("TIME").cmd("CLUSTER").arg("INFO");
     let asked = Clock::System.now();

@@ -319,12 +319,13 @@ impl QuorumServer {
     ) -> (RenewalResults, Option<ServerStanding>) {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &self.backend.client.pool;
-        let before = match pool.for_current_runtime(limit).await {
+        let before = match pool.for_current_runtime(deadline).await {
             Ok(connection) => self.observe(&connection),
             Err(error) => return (renewals.iter().map(|_| Err(error.clone())).collect(), None),
         };
         let results = Backend::renew(&self.backend, renewals, deadline.left()).await;
-        let after = pool.for_current_runtime(Duration::ZERO).await;
+        let at_once = Deadline::after(Clock::System, Duration::ZERO);
+        let after = pool.for_current_runtime(at_once).await;
         let is_same = after.is_ok_and(|connection| connection.first.run_id == before.run_id);
         (results, is_same.then_some(before))
     }

@@ -165,7 +165,9 @@ impl QuorumServer {
         admission: Admission,
         limit: Duration,
     ) -> Result<Arc<Connection>, LockError> {
-        let connection = self.backend.client.pool.for_current_runtime(limit).await?;
+        let deadline = Deadline::after(Clock::System, limit);
+        let pool = &self.backend.client.pool;
+        let connection = pool.for_current_runtime(deadline).await?;
         let standing = self.observe(&connection);
         if standing.counts || admission == Admission::Any {
             Ok(connection)

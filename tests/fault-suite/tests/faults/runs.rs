@@ -7,16 +7,24 @@ use std::time::{Duration, Instant};
 use fault_suite::checks::check;
 use fault_suite::clock::now;
 use fault_suite::environment::{Environment, ServerSetup};
+use fault_suite::history::SLOTS;
 use fault_suite::runner::{self, Options};
 use fault_suite::sampler::Sampler;
 use fault_suite::topology::Topology;
 use fault_suite::workload::Workload;
 use fault_suite::{dialects, nemesis};
 use lock_core::Dialect;
-use lock_testing::{AccessKind, lost_updates};
+use lock_testing::{Access, AccessKind, lost_updates};
 use test_support::Random;
 
+/// The longest pause of a holder.
+const PAUSE: Duration = Duration::from_secs(10);
+
 const WORKER: &str = env!("CARGO_BIN_EXE_fault-worker");
+
+fn is_read(access: &Access) -> bool {
+    access.kind == AccessKind::Read
+}
 
 /// A violation that no lock can prevent and only a fenced resource can. A process is paused, loses
 /// its lock, and writes after it continues. If the suite misses this, it would miss everything.
@@ -32,15 +40,28 @@ fn paused_holder_overwrites_an_unfenced_resource() {
     );
     let sampler = Sampler::start(&environment);
     let started = Instant::now();
-    let mut slot = 0;
+    let others_write = |process, since: usize| {
+        let accesses = environment.crew.unfenced_accesses();
+        let mut later = accesses[since..].iter();
+        later.any(|access| access.process != process && !is_read(access))
+    };
     while lost_updates(&environment.crew.unfenced_accesses()).is_empty() {
         assert!(
             started.elapsed() < Duration::from_secs(60),
             "no update was lost although holders were paused beyond their leases"
         );
-        slot = (slot + 1) % 4;
+        let accesses = environment.crew.unfenced_accesses();
+        // After a read, its process thinks for 200 ms at least.
+        let Some(reader) = accesses.last().filter(|access| is_read(access)) else {
+            sleep(Duration::from_millis(5));
+            continue;
+        };
+        let slot = (reader.process % SLOTS) as usize;
         environment.crew.stop(slot);
-        sleep(Duration::from_millis(1_300));
+        let paused = Instant::now();
+        while !others_write(reader.process, accesses.len()) && paused.elapsed() < PAUSE {
+            sleep(Duration::from_millis(5));
+        }
         environment.crew.cont(slot);
         sleep(Duration::from_millis(100));
     }

@@ -39,6 +39,8 @@ pub mod redisson;
 mod replies;
 pub mod watch_multi;
 
+pub use self::replies::accepted;
+
 #[cfg(test)]
 mod tests;
 

@@ -18,6 +18,8 @@ pub mod error_line;
 #[warn(missing_docs, reason = "`lock-core` re-exports it")]
 pub mod fencing_token;
 pub mod glob;
+#[cfg(feature = "wire")]
+pub mod identity;
 pub mod inspection;
 #[warn(missing_docs, reason = "`lock-core` re-exports it")]
 pub mod key;

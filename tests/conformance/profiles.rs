@@ -1,5 +1,5 @@
 //! The contracts on servers as hosting services and old versions are. A profile that locks don't work with yet is
-//! missing here: without `ROLE`, with an old `INFO`, with other refusals of `HELLO`, and with `cluster_enabled:0`.
+//! missing here: `cluster_enabled:0`.
 
 use lock_core::{Dialect, ReleaseMethod};
 use test_support::fixtures::SOON;
@@ -10,10 +10,8 @@ use crate::suite::conformance;
 use crate::suite::subject::Subject;
 
 conformance!(no_run_id, polling([Quirk::NoRunId]));
-conformance!(
-    hello_is_unknown,
-    polling([Quirk::Hello(HelloRefusal::Unknown)])
-);
+conformance!(hello_closes, polling([Quirk::Hello(HelloRefusal::Closes)]));
+conformance!(hosted, notifying([Quirk::NoRole, Quirk::OldInfo]));
 conformance!(plain_scripts, notifying([Quirk::PlainScriptsOnly]));
 conformance!(serverless_cluster, serverless());
 conformance!(owner_commands, with_owner_commands());

@@ -17,6 +17,7 @@ mod foreign_clients;
 mod foreign_code;
 mod foreign_keys;
 mod fork;
+mod hosted;
 mod kind_events;
 mod kinds;
 mod lead;

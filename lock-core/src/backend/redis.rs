@@ -32,6 +32,7 @@ mod dial;
 mod errors;
 mod handshake;
 mod listening;
+mod login;
 mod node;
 mod operations;
 pub(crate) mod place;

@@ -77,6 +77,18 @@ impl LockError {
         }
     }
 
+    /// The error for a question that the server refused. Begins with the context.
+    pub(crate) fn refused_as(context: impl Into<String>, refusal: &Refusal) -> Self {
+        let text = text_of(refusal);
+        match backend_kind(refusal.kind) {
+            // The server says which right is missing. That is what the reader needs.
+            kind @ BackendErrorKind::Permission => {
+                Self::backend(kind, format!("{} ({text})", context.into()))
+            }
+            kind => Self::caused(kind, context, ServerText(text)),
+        }
+    }
+
     /// The error for a reply that cannot be read.
     pub(crate) fn unreadable() -> Self {
         Self::backend(

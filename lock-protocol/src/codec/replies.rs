@@ -1,10 +1,11 @@
 //! Reads the replies of the dialects' scripts, which are arrays: a verdict, the server's time in microseconds, and more.
 
 use crate::fencing_token::FencingToken;
+use crate::identity::time_of;
 use crate::lock_state::RawHolder;
 use crate::loss::LossReason;
 use crate::op::Refusal;
-use crate::resp::{Replies, Reply, ServerError, number};
+use crate::resp::{Replies, Reply, ServerError};
 
 /// The elements of an array.
 #[derive(Clone, Debug)]
@@ -53,18 +54,11 @@ impl<'a> Parts<'a> {
 
 /// Reads the two numbers of TIME, in microseconds.
 pub(super) fn server_time(reply: Reply<'_>) -> Result<u64, Refusal> {
-    let mut parts = Parts::of(reply)?;
-    let (seconds, micros) = (parts.bytes()?, parts.bytes()?);
-    match (number(seconds), number(micros)) {
-        (Some(seconds), Some(micros)) => {
-            Ok(seconds.saturating_mul(1_000_000).saturating_add(micros))
-        }
-        _ => Err(Refusal::unreadable()),
-    }
+    time_of(reply).ok_or_else(Refusal::unreadable)
 }
 
 /// Returns the reply, or the error that the server replied instead.
-pub(super) fn accepted(reply: Option<Reply<'_>>) -> Result<Reply<'_>, Refusal> {
+pub fn accepted(reply: Option<Reply<'_>>) -> Result<Reply<'_>, Refusal> {
     let reply = reply.ok_or_else(Refusal::unreadable)?;
     match reply.error() {
         Some(error) => Err(Refusal::of(error)),

@@ -1,7 +1,6 @@
 //! How connections log in, whether they use TLS, and the name under which the server shows them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{ProtocolVersion, RedisConnectionInfo};
@@ -52,9 +51,9 @@ fn whole_micros(duration: Duration) -> u64 {
 pub(super) struct Access {
     /// Has no user and no password if there is a source of credentials.
     login: RedisConnectionInfo,
-    /// The URL names no version of the protocol, so that RESP2 may be used where the server has no RESP3.
-    pub(super) may_fall_back: bool,
-    is_resp2: AtomicBool,
+    /// The version of the protocol that the URL names. Without it, connections speak RESP2 where the server has no
+    /// RESP3.
+    pub(super) protocol: Option<Protocol>,
     pub(super) tls: Option<SharedTls>,
     pub(super) kind: DeploymentKind,
     /// Added to the floor of all fencing tokens, in microseconds.
@@ -99,8 +98,7 @@ impl Access {
         let credentials =
             provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(reporter)));
         Ok(Self {
-            may_fall_back: login.protocol.is_none(),
-            is_resp2: AtomicBool::new(login.protocol == Some(Protocol::Resp2)),
+            protocol: login.protocol,
             login: connection_info(login),
             tls,
             kind: DeploymentKind::of(&place.topology),
@@ -121,10 +119,7 @@ impl Access {
         &self,
         limit: Duration,
     ) -> Result<(RedisConnectionInfo, Option<Arc<Issued>>), LockError> {
-        let mut login = self.login.clone();
-        if self.is_resp2() {
-            login = login.set_protocol(ProtocolVersion::RESP2);
-        }
+        let login = self.login.clone();
         let Some(source) = &self.credentials else {
             return Ok((login, None));
         };
@@ -141,16 +136,6 @@ impl Access {
         epoch
             .saturating_mul(LEAD_OF_AN_EPOCH_US)
             .saturating_add(self.fencing_lead_us)
-    }
-
-    /// Returns whether connections speak RESP2, which brings no notifications.
-    pub(super) fn is_resp2(&self) -> bool {
-        self.is_resp2.load(Ordering::Relaxed)
-    }
-
-    /// Makes all later connections speak RESP2. Returns whether this is a change that the URL allows.
-    pub(super) fn fall_back(&self) -> bool {
-        self.may_fall_back && !self.is_resp2.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.
@@ -250,15 +235,5 @@ mod tests {
         ] {
             assert_eq!(place_of(endpoint).unwrap(), parse(url).unwrap());
         }
-    }
-
-    #[test]
-    fn protocol_of_the_url_is_not_changed() {
-        let plain = access("redis://h", |_| {});
-        assert!(!plain.is_resp2());
-        assert!(plain.fall_back() && plain.is_resp2());
-        assert!(!plain.fall_back(), "warns once");
-        assert!(access("redis://h?protocol=2", |_| {}).is_resp2());
-        assert!(!access("redis://h?protocol=3", |_| {}).fall_back());
     }
 }

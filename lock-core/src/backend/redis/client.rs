@@ -201,11 +201,11 @@ impl RedisClient {
         let deadline = Deadline::after(Clock::System, limit);
         let form = connection.abilities.script_form();
         let by_hash = script.by_hash(form, keys, write_args);
-        let mut reply = connection.call_large(&by_hash, largest, limit).await?;
+        let mut reply = connection.call(&by_hash, largest, limit).await?;
         if reply.as_ref().is_err_and(is_unknown_script) {
             let by_text = script.by_text(form, keys, write_args);
             let left = deadline.left();
-            reply = connection.call_large(&by_text, largest, left).await?;
+            reply = connection.call(&by_text, largest, left).await?;
         }
         let reply = reply.map_err(|error| server_error(connection, key, &error))?;
         let reply = read(reply)?;

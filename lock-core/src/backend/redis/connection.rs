@@ -151,7 +151,10 @@ impl Connection {
         let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
             .await
             .map_err(|_elapsed| timed_out(&self.unreachable_text()))?;
-        match self.call(&issued.auth(), deadline.left()).await? {
+        match self
+            .call(&issued.auth(), LOCK_REPLY, deadline.left())
+            .await?
+        {
             Ok(_) => {
                 *self.renew_login_at.lock() = issued.renew_at;
                 Ok(())
@@ -199,17 +202,9 @@ impl Connection {
         self.transport.abort();
     }
 
-    /// Sends one command and waits at most `limit` for its reply. The inner result is the server's.
+    /// Sends one command and waits at most `limit` for its reply, which has at most `largest` bytes. The inner result
+    /// is the server's.
     pub(super) async fn call(
-        &self,
-        command: &Cmd,
-        limit: Duration,
-    ) -> Result<Result<Value, RedisError>, LockError> {
-        self.call_large(command, LOCK_REPLY, limit).await
-    }
-
-    /// As [`call`](Self::call), for a reply of at most this many bytes.
-    pub(super) async fn call_large(
         &self,
         command: &Cmd,
         largest: usize,
@@ -228,17 +223,8 @@ impl Connection {
         Ok(value)
     }
 
-    /// Sends many commands in one pipeline. Returns one reply for each, in order.
+    /// As [`call`](Self::call), for many commands in one pipeline. Returns one reply for each, in order.
     pub(super) async fn call_all(
-        &self,
-        pipeline: &Pipeline,
-        limit: Duration,
-    ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        self.call_all_large(pipeline, LOCK_REPLY, limit).await
-    }
-
-    /// As [`call_all`](Self::call_all), for replies of at most this many bytes each.
-    pub(super) async fn call_all_large(
         &self,
         pipeline: &Pipeline,
         largest: usize,

@@ -10,10 +10,12 @@ use redis::{ProtocolVersion, RedisConnectionInfo, RedisError};
 use super::access::{Access, kind_of_this_thread};
 use super::connection::{Connection, ConnectionSettings};
 use super::credentials::Issued;
-use super::dial::{Setup, Stream, dial};
-use super::errors::{connect_error, error_text, is_resp3_unknown, timed_out};
+use super::dial::{Stream, dial};
+use super::errors::{connect_error, error_text, timed_out};
 use super::handshake::Greeting;
+use super::login::dial_and_log_in;
 use super::node::{EpochReply, Node, Whereabouts};
+use super::place::Protocol;
 use super::report::ConnectionReport;
 use super::scripts::Script;
 use super::transport::Transport;
@@ -37,6 +39,8 @@ pub(super) struct Connector {
     pub(super) eviction_is_known: AtomicBool,
     /// A primary without `min-replicas-to-write` was reported.
     pub(super) lone_writes_are_known: AtomicBool,
+    /// A server whose role cannot be read was reported.
+    pub(super) unknown_role_is_known: AtomicBool,
     /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
     is_asking: bool,
     timeout: Duration,
@@ -51,7 +55,7 @@ pub(super) struct Connector {
 /// A connection after the handshake.
 struct Opened {
     node: Arc<Node>,
-    setup: Setup,
+    stream: Stream,
     login: RedisConnectionInfo,
     issued: Option<Arc<Issued>>,
     greeting: Greeting,
@@ -80,6 +84,7 @@ impl Connector {
             is_asking: false,
             eviction_is_known: AtomicBool::new(false),
             lone_writes_are_known: AtomicBool::new(false),
+            unknown_role_is_known: AtomicBool::new(false),
             access,
             timeout,
             scripts,
@@ -115,7 +120,14 @@ impl Connector {
     /// Returns whether waiters of these connections can get notifications. Keys that are on their way to a node have no
     /// subscription there.
     pub(super) fn can_subscribe(&self) -> bool {
-        !self.is_asking && !self.access.is_resp2()
+        !self.is_asking && !self.speaks_resp2()
+    }
+
+    fn speaks_resp2(&self) -> bool {
+        match self.access.protocol {
+            Some(protocol) => protocol == Protocol::Resp2,
+            None => self.node().speaks_resp2(),
+        }
     }
 
     /// Returns the server of the next connection.
@@ -142,10 +154,8 @@ impl Connector {
         let kind = kind_of_this_thread();
         let opened = self.open(kind, limit).await?;
         let node = opened.node;
-        let stream = opened.setup.finish().await;
-        let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
         Ok(Connection::new(
-            Transport::start(stream, Arc::clone(&self.reporter)),
+            Transport::start(opened.stream, Arc::clone(&self.reporter)),
             self.report(&node, kind),
             node,
             &opened.login,
@@ -159,7 +169,7 @@ impl Connector {
     }
 
     fn check_notifications(&self) -> Result<(), LockError> {
-        if self.access.is_resp2() {
+        if self.speaks_resp2() {
             return Err(LockError::advised(
                 BackendErrorKind::Unsupported,
                 "connections in RESP2 get no notifications",
@@ -176,42 +186,43 @@ impl Connector {
     ) -> Result<(Stream, RawConnection), LockError> {
         self.check_notifications()?;
         let opened = self.open(ConnectionKind::Pubsub, limit).await?;
-        let stream = opened.setup.finish().await;
-        let stream = stream.map_err(|error| connect_error(&opened.node.text, &error))?;
+        // The server may have refused RESP3 just now.
+        self.check_notifications()?;
         let raw = RawConnection {
             node: opened.node,
             first: opened.greeting.first,
             issued: opened.issued,
         };
-        Ok((stream, raw))
+        Ok((opened.stream, raw))
     }
 
     /// Connects to the server, logs in, and checks the server.
     async fn open(&self, kind: ConnectionKind, limit: Duration) -> Result<Opened, LockError> {
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let node = self.node();
-        let (mut login, issued) = self.access.login(deadline.left()).await?;
+        let (login, issued) = self.access.login(deadline.left()).await?;
+        let login = if self.speaks_resp2() {
+            login.set_protocol(ProtocolVersion::RESP2)
+        } else {
+            login
+        };
         let is_securing = AtomicBool::new(false);
+        let dial = || async {
+            let tls = self.access.tls.as_ref();
+            let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
+            stream.map_err(|error| connect_error(&node.text, &error))
+        };
         let opening = async {
-            loop {
-                let tls = self.access.tls.as_ref();
-                let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
-                let stream = stream.map_err(|error| connect_error(&node.text, &error))?;
-                let setup = Setup::begin(stream, &login).await;
-                let mut setup = match setup {
-                    Err(error)
-                        if is_resp3_unknown(&error, &login) && self.falls_back(&node, &error) =>
-                    {
-                        login = login.set_protocol(ProtocolVersion::RESP2);
-                        continue;
-                    }
-                    setup => setup.map_err(|error| self.setup_error(&node, &login, &error))?,
-                };
-                let mut handle = setup.connection.clone();
-                let greeting = setup.drive(self.handshake(&node, &mut handle, kind)).await;
-                drop(handle);
-                return Ok((setup, login, greeting?));
+            let may_fall_back = self.access.protocol.is_none();
+            let logged_in = dial_and_log_in(dial, &login, may_fall_back).await?;
+            let (mut stream, protocol, refusal) =
+                logged_in.map_err(|error| self.setup_error(&node, &login, &error))?;
+            let greeting = self.handshake(&node, &mut stream, protocol, kind).await?;
+            node.saw_process(greeting.first.run_id);
+            if let Some(refusal) = refusal {
+                self.speaks_resp2_from_now(&node, greeting.first.run_id, &refusal);
             }
+            Ok((stream, greeting))
         };
         let opened = tokio::time::timeout(deadline.left(), opening).await;
         let opened = opened.unwrap_or_else(|_elapsed| {
@@ -226,7 +237,7 @@ impl Connector {
             Err(no_answer_of(&node))
         });
         self.whereabouts.tried(&node, opened.as_ref().err())?;
-        let (setup, login, greeting) = opened?;
+        let (stream, greeting) = opened?;
         if greeting.is_primary {
             node.epoch_told(&EpochReply {
                 asked: greeting.first.sent,
@@ -236,24 +247,23 @@ impl Connector {
         }
         Ok(Opened {
             node,
-            setup,
+            stream,
             login,
             issued,
             greeting,
         })
     }
 
-    /// Makes connections speak RESP2, if the URL does not forbid it.
-    fn falls_back(&self, node: &Node, error: &RedisError) -> bool {
-        if self.access.fall_back() {
+    /// Records, and reports once, that a server has refused RESP3.
+    fn speaks_resp2_from_now(&self, node: &Node, run_id: u64, refusal: &RedisError) {
+        if node.found_resp2(run_id) {
             self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "HELLO",
                 effect: "connections speak RESP2, which has no notifications, and waiters poll",
-                error: &error_text(error),
+                error: &error_text(refusal),
             });
         }
-        self.access.is_resp2() && self.access.may_fall_back
     }
 
     /// Renews the login of a connection from now on, if its credentials expire.

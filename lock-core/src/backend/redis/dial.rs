@@ -1,10 +1,7 @@
-//! Opens sockets, and lets the `redis` crate set up connections on them: protocol version,
-//! authentication, database.
+//! Opens sockets.
 
-use std::convert::Infallible;
 #[cfg(not(feature = "__tls"))]
 use std::convert::Infallible as TlsClient;
-use std::future::Future;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
@@ -14,14 +11,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use redis::aio::MultiplexedConnection;
+use redis::RedisError;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 #[cfg(feature = "__tls")]
 use tokio_rustls::client::TlsStream;
@@ -142,111 +137,6 @@ async fn first_connected(addresses: impl Iterator<Item = SocketAddr>) -> io::Res
         }
     }
     Err(failure)
-}
-
-/// A connection of the client library on a lent socket, for the setup and the handshake.
-pub(super) struct Setup {
-    pub(super) connection: MultiplexedConnection,
-    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
-    returned: oneshot::Receiver<Stream>,
-}
-
-impl Setup {
-    /// Sends what the client library sends at the beginning of a connection.
-    pub(super) async fn begin(
-        stream: Stream,
-        login: &RedisConnectionInfo,
-    ) -> Result<Self, RedisError> {
-        let (back, returned) = oneshot::channel();
-        let lent = LentStream {
-            stream: Some(stream),
-            back: Some(back),
-        };
-        // Without the client's own time limits: a dead server was seen to exceed them.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(login, lent, config).await?;
-        Ok(Self {
-            connection,
-            driver: Box::pin(driver),
-            returned,
-        })
-    }
-
-    /// Runs the connection while `work` uses it.
-    pub(super) async fn drive<T>(&mut self, work: impl Future<Output = T>) -> T {
-        // When the socket breaks, the driver ends, and `work` gets the error.
-        let driven = async {
-            (&mut self.driver).await;
-            std::future::pending::<Infallible>().await
-        };
-        tokio::select! {
-            biased;
-            result = work => result,
-            never = driven => match never {},
-        }
-    }
-
-    /// Returns the socket. Nothing may be in flight on it.
-    pub(super) async fn finish(self) -> Result<Stream, RedisError> {
-        drop((self.connection, self.driver));
-        let stream = self.returned.await;
-        Ok(stream.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?)
-    }
-}
-
-/// A socket for the time of the setup. It returns the socket when it is dropped.
-struct LentStream {
-    stream: Option<Stream>,
-    back: Option<oneshot::Sender<Stream>>,
-}
-
-impl Drop for LentStream {
-    fn drop(&mut self) {
-        if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
-            // Without a receiver the setup has failed, and the socket is closed.
-            let _returned = back.send(stream);
-        }
-    }
-}
-
-impl LentStream {
-    fn stream(&mut self) -> io::Result<&mut Stream> {
-        self.stream
-            .as_mut()
-            .ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-}
-
-impl AsyncRead for LentStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(self.stream()?).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for LentStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(self.stream()?).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.stream()?).poll_flush(cx)
-    }
-
-    /// Leaves the socket open: it is only lent.
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
 }
 
 impl AsyncRead for Stream {

@@ -92,7 +92,7 @@ pub(super) fn login_error(address: &str, error: &RedisError) -> LockError {
 }
 
 /// Returns whether the other side has closed the connection.
-fn is_closed(error: &RedisError) -> bool {
+pub(super) fn is_closed(error: &RedisError) -> bool {
     error.is_io_error() && (error.is_connection_dropped() || error.is_unrecoverable_error())
 }
 
@@ -105,6 +105,13 @@ pub(super) fn is_resp3_unknown(error: &RedisError, login: &RedisConnectionInfo) 
         || is_unknown_command(error) && command.contains("HELLO")
         || error.code() == Some("NOAUTH") && login.password().is_some();
     is_refused && login.protocol().supports_resp3()
+}
+
+/// Returns whether a login was refused for a reason that no other version of the protocol changes.
+pub(super) fn is_unrelated_to_hello(error: &RedisError) -> bool {
+    kind_of(error) == BackendErrorKind::TooManyClients
+        || is_database_out_of_range(error)
+        || is_select_in_cluster(error)
 }
 
 /// Returns the error for a server that does not know the version of the protocol that the URL demands.
@@ -220,28 +227,13 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
     }
 }
 
-/// Returns whether the server does not know the command or the form of its arguments, or the user may not run it.
-pub(super) fn is_of_command(error: &RedisError) -> bool {
-    refusal_of(error).is_some_and(|refusal| refusal.is_of_command())
-}
-
-/// Returns whether the user may not run the command.
-pub(super) fn is_no_permission(error: &RedisError) -> bool {
-    error.code() == Some("NOPERM")
-}
-
 /// Returns whether the same command may succeed a moment later.
 pub(super) fn is_transient(error: &RedisError) -> bool {
     kind_of(error).is_transient()
 }
 
-/// Returns whether the server may have refused the text of a script, and not the command or the user.
-pub(super) fn may_refuse_text(error: &RedisError) -> bool {
-    kind_of(error) == BackendErrorKind::Other && !is_unknown_command(error)
-}
-
 /// Returns whether the server does not know the command.
-pub(super) fn is_unknown_command(error: &RedisError) -> bool {
+fn is_unknown_command(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     text.contains("unknown command") || text.contains("Unknown command")
 }

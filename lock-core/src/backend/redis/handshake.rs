@@ -1,35 +1,37 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
-use super::access::DeploymentKind;
-use super::connection::since_epoch;
-use super::connector::Connector;
-use lock_protocol::codec::abilities::Abilities;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, RedisConnectionInfo, RedisError, Value};
+use redis::{ProtocolVersion, RedisConnectionInfo, RedisError};
 
+use super::access::DeploymentKind;
+use super::connection::since_epoch;
+use super::connector::Connector;
+use super::dial::Stream;
 use super::errors::{
-    connect_error, error_text, is_database_out_of_range, is_no_permission, is_resp3_unknown,
-    is_select_in_cluster, is_transient, lock_error, login_error, no_database, no_resp3,
+    connect_error, is_database_out_of_range, is_resp3_unknown, is_select_in_cluster, login_error,
+    no_database, no_resp3,
 };
+use super::login;
 use super::node::Node;
-use super::reply::micros_of;
 use super::scripts::ScriptForm;
+use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::Clock;
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
-use lock_protocol::unconfirmed::ANY_PROCESS;
+use lock_protocol::codec::abilities::{Abilities, OpenQuestion};
+use lock_protocol::codec::accepted;
+use lock_protocol::identity::{Hello, Info, Role, time_of};
+use lock_protocol::op::{Refusal, RefusalKind};
+use lock_protocol::resp::{CommandBuf, Replies, Reply};
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
 mod preparation;
 mod version;
 
-use preparation::ask_commands;
+use preparation::write_scripts;
 use version::check_version;
 
 /// What the handshake found out.
@@ -49,84 +51,62 @@ pub(super) struct Greeting {
 
 impl Connector {
     /// Reads role, server information and time, loads the scripts, and sets the name of the
-    /// connection, all in one pipeline. Some dialects need more.
+    /// connection, all in one pipeline. Some servers and some dialects need a second one.
     pub(super) async fn handshake(
         &self,
         node: &Node,
-        handle: &mut MultiplexedConnection,
+        stream: &mut Stream,
+        protocol: ProtocolVersion,
         kind: ConnectionKind,
     ) -> Result<Greeting, LockError> {
-        let mut pipeline = Pipeline::new();
-        pipeline
-            .cmd("ROLE")
-            .cmd("INFO")
-            .arg("server")
-            .arg("memory")
-            .arg("cluster");
-        if self.access.kind == DeploymentKind::Sentinel {
-            pipeline.arg("replication");
-        }
-        pipeline.cmd("TIME");
-        let asks_epoch = self.access.kind == DeploymentKind::Cluster;
-        if asks_epoch {
-            pipeline.cmd("CLUSTER").arg("INFO");
-        }
-        for script in &self.scripts {
-            pipeline
-                .cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(script.text(ScriptForm::Flagged));
-        }
-        if self.release.is_some() {
-            pipeline.add_command(ask_commands());
-        }
-        // Last, because its outcome does not matter: many users may not run it.
+        let deployment = self.access.kind;
+        let asks_epoch = deployment == DeploymentKind::Cluster;
         let name = self.access.client_name(kind);
-        pipeline.cmd("CLIENT").arg("SETNAME").arg(name);
-        pipeline.ignore_errors();
+        let questions = |out: &mut CommandBuf<'_>| {
+            out.command("ROLE");
+            let mut info = out.command("INFO");
+            info.arg("server").arg("memory").arg("cluster");
+            if deployment == DeploymentKind::Sentinel {
+                info.arg("replication");
+            }
+            drop(info);
+            out.command("TIME");
+            if asks_epoch {
+                out.command("CLUSTER").arg("INFO");
+            }
+            write_scripts(&self.scripts, ScriptForm::Flagged, out);
+            if self.release.is_some() {
+                OpenQuestion::Commands.encode(out);
+            }
+            // Last, because its outcome does not matter: many users may not run it.
+            out.command("CLIENT").arg("SETNAME").arg(&name);
+        };
         let sent = Clock::System.now();
         let wall_before = since_epoch();
-        let replies = handle
-            .send_packed_commands(&pipeline, 0, pipeline.len())
-            .await
-            .map_err(|error| connect_error(&node.text, &error))?;
+        let replies = self.ask(node, stream, questions).await?;
         let wall_after = since_epoch();
-        let waited = Clock::System.now().since(sent);
-        let mut replies = replies.into_iter().map(Value::extract_error);
-        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
-        let (role, info, time) = (next(), next(), next());
-        let cluster = asks_epoch.then(&mut next);
+        let mut replies = Replies::new(&replies);
+        let role = accepted(replies.next()).map(Role::of_reply);
+        let info = accepted(replies.next());
+        let time = accepted(replies.next());
+        let cluster = asks_epoch.then(|| accepted(replies.next()));
         // A Sentinel replies to ROLE, but not to TIME.
-        let role = role.map_err(|error| self.role_error(node, &error));
-        // A replica in a cluster names the node to ask for each command.
-        if let Ok(role) = &role
-            && self.access.kind != DeploymentKind::Cluster
-        {
-            check_role(node, role)?;
-        }
+        self.check_role(node, role.as_ref().ok().copied().flatten())?;
         // A server that rejects TIME cannot serve any command now; its reason becomes the error.
         let server_us = time
-            .and_then(|time| Ok(redis::from_redis_value(time)?))
-            .map(|(seconds, micros): (u64, u64)| micros_of(seconds, micros))
-            .map_err(|error| {
+            .and_then(|time| time_of(time).ok_or_else(Refusal::unreadable))
+            .map_err(|refusal| {
                 let text = format!("the lock server at {} rejects commands", node.text);
-                lock_error(text, &error)
+                LockError::refused_as(text, &refusal)
             })?;
-        let is_primary = match role {
-            Ok(role) => check_role(node, &role).is_ok(),
-            Err(Some(error)) => return Err(error),
-            Err(None) => true,
-        };
-        if info.is_err() {
-            // Every user may run HELLO, and its reply also contains the mode.
-            let greeting = handle.send_packed_command(&redis::cmd("HELLO")).await;
-            let mode = greeting.ok().and_then(|greeting| text_of(greeting, "mode"));
-            self.check_mode(node, mode.as_deref() == Some("cluster"))?;
-        }
-        let (mut process, too_old) = self.process_of(node, info)?;
+        let first = FirstReplies { role, info };
+        let second = self.ask_again(node, stream, protocol, &first).await?;
+        let is_primary = self.is_primary(node, &first, &second)?;
+        let waited = Clock::System.now().since(sent);
+        let (mut process, too_old) = self.process_of(node, &first, &second)?;
         // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
-        let abilities = self.prepare(node, handle, &mut replies).await?;
+        let abilities = self.prepare(node, stream, &mut replies).await?;
         if let Some(error) = too_old
             && abilities.script_form() == ScriptForm::Flagged
         {
@@ -156,22 +136,124 @@ impl Connector {
         })
     }
 
+    async fn ask(
+        &self,
+        node: &Node,
+        stream: &mut Stream,
+        write: impl FnOnce(&mut CommandBuf<'_>),
+    ) -> Result<Vec<u8>, LockError> {
+        let replies = login::ask(stream, write).await;
+        replies.map_err(|error| connect_error(&node.text, &error.into()))
+    }
+
+    /// Asks for what the server has refused to say. Each of these facts has another source: see
+    /// [`identity`](lock_protocol::identity).
+    async fn ask_again(
+        &self,
+        node: &Node,
+        stream: &mut Stream,
+        protocol: ProtocolVersion,
+        first: &FirstReplies<'_>,
+    ) -> Result<SecondReplies, LockError> {
+        if let Err(refusal) = &first.role
+            && refusal.kind.class().is_transient()
+        {
+            let text = format!("cannot read the role of the lock server at {}", node.text);
+            return Err(LockError::refused_as(text, refusal));
+        }
+        // Every user may run HELLO. In RESP2 the server may not know it.
+        let asks_hello = (first.role.is_err() || first.info.is_err()) && protocol.supports_resp3();
+        let info: Option<&[&str]> = match &first.info {
+            // Before Redis 7, and on other engines, INFO has one section at most.
+            Err(refusal) if refusal.kind != RefusalKind::Permission => Some(&[]),
+            Ok(_) if first.role.is_err() => Some(&["replication"]),
+            _ => None,
+        };
+        let mut second = SecondReplies::default();
+        if !asks_hello && info.is_none() {
+            return Ok(second);
+        }
+        let questions = |out: &mut CommandBuf<'_>| {
+            if asks_hello {
+                out.command("HELLO");
+            }
+            if let Some(sections) = info {
+                let mut info = out.command("INFO");
+                for section in sections {
+                    info.arg(*section);
+                }
+            }
+        };
+        let replies = self.ask(node, stream, questions).await?;
+        let mut replies = Replies::new(&replies);
+        if asks_hello && let Ok(hello) = accepted(replies.next()) {
+            second.hello = Hello::read(hello);
+        }
+        if info.is_some() {
+            let info = accepted(replies.next()).ok().and_then(Info::read);
+            second.info = info.map(|info| info.as_str().to_owned());
+        }
+        Ok(second)
+    }
+
+    /// Returns whether the server is a primary. Only a node of a cluster may be a replica.
+    fn is_primary(
+        &self,
+        node: &Node,
+        first: &FirstReplies<'_>,
+        second: &SecondReplies,
+    ) -> Result<bool, LockError> {
+        let of_info = second
+            .info
+            .as_deref()
+            .and_then(|info| Info::new(info).role());
+        let refusal = match &first.role {
+            Ok(role) => return Ok(role.is_none_or(|role| role == Role::Primary)),
+            Err(refusal) => refusal,
+        };
+        let mut is_known = false;
+        for role in [second.hello.role, of_info].into_iter().flatten() {
+            self.check_role(node, Some(role))?;
+            if role != Role::Primary {
+                return Ok(false);
+            }
+            is_known = true;
+        }
+        if !is_known && !self.unknown_role_is_known.swap(true, Ordering::Relaxed) {
+            self.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server,
+                command: "ROLE",
+                effect: "a replica cannot be recognized",
+                error: &text_of(refusal),
+            });
+        }
+        Ok(true)
+    }
+
+    /// Fails for a server that is no primary. A replica in a cluster names the node to ask for each command.
+    fn check_role(&self, node: &Node, role: Option<Role>) -> Result<(), LockError> {
+        if self.access.kind == DeploymentKind::Cluster {
+            return Ok(());
+        }
+        role.map_or(Ok(()), |role| check_role(node, role))
+    }
+
     /// Returns the configuration epoch that a node of a cluster has. Without the right to read it, tokens are those of
     /// a single server. A node that refuses each command for a moment has an epoch, which must not be left out.
-    fn epoch_of(&self, node: &Node, reply: Result<Value, RedisError>) -> Result<u64, LockError> {
-        let info = reply.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
+    fn epoch_of(&self, node: &Node, reply: Result<Reply<'_>, Refusal>) -> Result<u64, LockError> {
+        let info = reply.and_then(|reply| Info::read(reply).ok_or_else(Refusal::unreadable));
         match info {
-            Ok(info) => Ok(my_epoch(&info).unwrap_or_default()),
-            Err(error) if is_transient(&error) => {
+            Ok(info) => Ok(info.my_epoch().unwrap_or_default()),
+            Err(refusal) if refusal.kind.class().is_transient() => {
                 let text = format!("cannot read the epoch of the lock server at {}", node.text);
-                Err(lock_error(text, &error))
+                Err(LockError::refused_as(text, &refusal))
             }
-            Err(error) => {
+            Err(refusal) => {
                 self.reporter.emit(&LockEvent::ServerRestricted {
                     server: &node.server,
                     command: "CLUSTER INFO",
                     effect: "fencing tokens may go back after a failover",
-                    error: &error_text(&error),
+                    error: &text_of(&refusal),
                 });
                 Ok(0)
             }
@@ -226,80 +308,59 @@ impl Connector {
         }
     }
 
-    /// Returns the error for an unknown role; `None` if the role is not needed.
-    fn role_error(&self, node: &Node, error: &RedisError) -> Option<LockError> {
-        if error.code() == Some("NOPERM") {
-            self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &node.server,
-                command: "ROLE",
-                effect: "a replica cannot be recognized",
-                error: &error_text(error),
-            });
-            return None;
-        }
-        let text = format!("cannot read the role of the lock server at {}", node.text);
-        Some(lock_error(text, error))
-    }
-
     /// Returns what is known of the server's process, and the error for a version that needs plain scripts.
     /// Without a run id, waiters accept no notifications: they may come from another server process.
     fn process_of(
         &self,
         node: &Node,
-        info: Result<Value, RedisError>,
+        first: &FirstReplies<'_>,
+        second: &SecondReplies,
     ) -> Result<(ServerProcessInfo, Option<LockError>), LockError> {
-        let info: Result<String, RedisError> =
-            info.and_then(|info| Ok(redis::from_redis_value(info)?));
-        let info = match info {
-            Ok(info) => info,
-            Err(error) => {
-                let error = if is_no_permission(&error) {
-                    format!("the user may not run INFO: {}", error_text(&error))
-                } else {
-                    format!("the server does not answer to INFO: {}", error_text(&error))
-                };
-                self.reporter.emit(&LockEvent::NotificationsOff {
-                    server: &node.server,
-                    error: &error,
-                });
-                return Ok((ServerProcessInfo::UNKNOWN, None));
-            }
+        let of_first = first.info.as_ref().ok().copied().and_then(Info::read);
+        let info = of_first.or(second.info.as_deref().map(Info::new));
+        let enabled = info.and_then(|info| info.field("cluster_enabled"));
+        let is_in_cluster = enabled.map(|enabled| enabled == "1");
+        if let Some(is_in_cluster) = is_in_cluster.or(second.hello.is_in_cluster) {
+            self.check_mode(node, is_in_cluster)?;
+        }
+        let Some(info) = info else {
+            let unreadable = Refusal::unreadable();
+            let refusal = first.info.as_ref().err().unwrap_or(&unreadable);
+            let error = if refusal.kind == RefusalKind::Permission {
+                format!("the user may not run INFO: {}", text_of(refusal))
+            } else {
+                format!("the server does not answer to INFO: {}", text_of(refusal))
+            };
+            self.reporter.emit(&LockEvent::NotificationsOff {
+                server: &node.server,
+                error: &error,
+            });
+            return Ok((ServerProcessInfo::UNKNOWN, None));
         };
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
-        let too_old = check_version(node, field("redis_version"))?;
-        let version = match (field("valkey_version"), field("redis_version")) {
-            (Some(version), _) => Some(format!("Valkey {version}")),
-            (None, Some(version)) => Some(format!("Redis {version}")),
-            (None, None) => None,
-        };
-        if let Some(version) = version {
+        let too_old = check_version(node, info.field("redis_version"))?;
+        if let Some(version) = info.version() {
             self.set_server_version(tidy(&version, MAX_LABEL));
         }
-        if let Some(enabled) = field("cluster_enabled") {
-            self.check_mode(node, enabled == "1")?;
-        }
         if self.access.kind == DeploymentKind::Sentinel
-            && field("role").is_some()
-            && field("min_slaves_good_slaves").is_none()
+            && info.role().is_some()
+            && info.field("min_slaves_good_slaves").is_none()
         {
             self.warn_of_lone_writes(node);
         }
-        self.check_eviction(node, field("maxmemory"), field("maxmemory_policy"));
-        let Some(run_id) = field("run_id") else {
-            return Ok((ServerProcessInfo::UNKNOWN, too_old));
-        };
-        let mut hasher = DefaultHasher::new();
-        run_id.hash(&mut hasher);
+        self.check_eviction(
+            node,
+            info.field("maxmemory"),
+            info.field("maxmemory_policy"),
+        );
         let uptime = (self.access.kind == DeploymentKind::Quorum)
-            .then(|| field("uptime_in_seconds")?.parse().ok())
+            .then(|| info.field("uptime_in_seconds")?.parse().ok())
             .flatten();
-        let process = ServerProcessInfo {
-            run_id: hasher.finish().clamp(UNKNOWN_RUN_ID + 1, ANY_PROCESS - 1),
-            uptime: uptime.map(Duration::from_secs),
+        let process = match info.run_id() {
+            Some(run_id) => ServerProcessInfo {
+                run_id,
+                uptime: uptime.map(Duration::from_secs),
+            },
+            None => ServerProcessInfo::UNKNOWN,
         };
         Ok((process, too_old))
     }
@@ -335,33 +396,39 @@ impl Connector {
     }
 }
 
-pub(super) fn check_role(node: &Node, role: &Value) -> Result<(), LockError> {
-    let role = match role {
-        Value::Array(parts) => match parts.first() {
-            Some(Value::BulkString(role)) => role.as_slice(),
-            _ => b"",
-        },
-        // The server does not know roles.
-        _ => return Ok(()),
-    };
+pub(super) fn check_role(node: &Node, role: Role) -> Result<(), LockError> {
     let address = &node.text;
     match role {
-        b"master" => Ok(()),
-        b"active-replica" => Err(LockError::advised(
+        Role::Primary => Ok(()),
+        Role::ActiveReplica => Err(LockError::advised(
             BackendErrorKind::Unsupported,
             format!("the server at {address} is an active replica: two servers accept writes"),
             "connect to a primary without active replication; a replica would bring released locks back",
         )),
-        b"sentinel" => Err(LockError::advised(
+        Role::Sentinel => Err(LockError::advised(
             BackendErrorKind::Unsupported,
             format!("the server at {address} is a Redis Sentinel, and has no locks"),
             "use redis+sentinel://host/service, or rediss+sentinel:// with TLS, with the name of the service",
         )),
-        _ => Err(LockError::backend(
+        Role::Replica => Err(LockError::backend(
             BackendErrorKind::NotPrimary,
             format!("the lock server at {address} is a replica"),
         )),
     }
+}
+
+/// What the server replied to the first questions.
+struct FirstReplies<'a> {
+    /// `None` if the server does not know roles.
+    role: Result<Option<Role>, Refusal>,
+    info: Result<Reply<'a>, Refusal>,
+}
+
+/// What it said when it was asked otherwise.
+#[derive(Default)]
+struct SecondReplies {
+    hello: Hello,
+    info: Option<String>,
 }
 
 /// What `INFO` says about the process of the server.
@@ -375,25 +442,4 @@ impl ServerProcessInfo {
         run_id: UNKNOWN_RUN_ID,
         uptime: None,
     };
-}
-
-/// Reads the epoch of the node itself from its `CLUSTER INFO`.
-pub(super) fn my_epoch(info: &str) -> Option<u64> {
-    let epoch = info
-        .lines()
-        .find_map(|line| line.strip_prefix("cluster_my_epoch:"))?;
-    epoch.trim().parse().ok()
-}
-
-/// Returns the text of a field of a map.
-fn text_of(map: Value, field: &str) -> Option<String> {
-    let Value::Map(fields) = map else {
-        return None;
-    };
-    let mut fields = fields.into_iter();
-    let (_, value) = fields.find(|(name, _)| {
-        let name = redis::from_redis_value_ref::<String>(name);
-        name.is_ok_and(|name| name == field)
-    })?;
-    redis::from_redis_value(value).ok()
 }

@@ -29,7 +29,20 @@ pub(super) struct Node {
     told: ToldEpoch,
     /// The server said that it is a replica.
     was_replica: AtomicBool,
+    resp2: Resp2,
 }
+
+/// Whether connections speak RESP2, because the server has refused `HELLO`.
+#[derive(Debug, Default)]
+struct Resp2 {
+    /// When RESP3 is tried again, in nanoseconds of the system's clock; 0 if it was never refused.
+    until: AtomicU64,
+    /// The server process that has refused it.
+    run_id: AtomicU64,
+}
+
+/// How long connections speak RESP2 before RESP3 is tried again.
+const RESP2_FOR: Duration = Duration::from_secs(600);
 
 impl Node {
     pub(super) fn new(address: NodeAddress) -> Self {
@@ -41,6 +54,7 @@ impl Node {
             epoch: 0,
             told: ToldEpoch::default(),
             was_replica: AtomicBool::new(false),
+            resp2: Resp2::default(),
         }
     }
 
@@ -63,6 +77,26 @@ impl Node {
     /// Returns whether the server has said over a connection that it is a replica.
     pub(super) fn was_replica(&self) -> bool {
         self.was_replica.load(Ordering::Acquire)
+    }
+
+    /// Returns whether connections speak RESP2, which brings no notifications.
+    pub(super) fn speaks_resp2(&self) -> bool {
+        Clock::System.now().as_nanos() < self.resp2.until.load(Ordering::Acquire)
+    }
+
+    /// Records that this process of the server refuses RESP3 and serves RESP2. Returns whether that is news.
+    pub(super) fn found_resp2(&self, run_id: u64) -> bool {
+        let until = Clock::System.now().plus(RESP2_FOR);
+        let known_until = self.resp2.until.swap(until.as_nanos(), Ordering::AcqRel);
+        let known_run_id = self.resp2.run_id.swap(run_id, Ordering::AcqRel);
+        known_until == 0 || known_run_id != run_id
+    }
+
+    /// Records the server process of a new connection. Another one may know RESP3.
+    pub(super) fn saw_process(&self, run_id: u64) {
+        if self.resp2.run_id.load(Ordering::Acquire) != run_id {
+            self.resp2.until.store(0, Ordering::Release);
+        }
     }
 
     /// Returns how far the seed of a counter lies ahead of the server's time.
@@ -230,6 +264,19 @@ mod tests {
         assert_eq!(told(180, 3_000), (180, 3_180));
         // A reply that was late.
         assert_eq!(told(120, 4_000), (180, 3_180));
+    }
+
+    #[test]
+    fn resp2_is_news_once_for_each_process() {
+        let node = Node::new(NodeAddress::Tcp("a".into(), 1));
+        assert!(!node.speaks_resp2());
+        assert!(node.found_resp2(7) && node.speaks_resp2());
+        assert!(!node.found_resp2(7));
+        node.saw_process(7);
+        assert!(node.speaks_resp2());
+        node.saw_process(8);
+        assert!(!node.speaks_resp2());
+        assert!(node.found_resp2(8) && node.speaks_resp2());
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl RedisClient {
         };
         scan.arg("TYPE").arg(kind);
         let reply = connection
-            .call_large(&scan, OPERATOR_REPLY, deadline.left())
+            .call(&scan, OPERATOR_REPLY, deadline.left())
             .await?;
         let reply = reply.map_err(|error| refused(&error))?;
         let (cursor, keys): (u64, Vec<Vec<u8>>) =
@@ -141,7 +141,7 @@ impl RedisClient {
         }
         pipeline.ignore_errors();
         let replies = connection
-            .call_all_large(&pipeline, OPERATOR_REPLY, deadline.left())
+            .call_all(&pipeline, OPERATOR_REPLY, deadline.left())
             .await?;
         let mut replies = replies.into_iter();
         let time = replies.next().ok_or_else(unexpected)?;
@@ -191,7 +191,7 @@ impl RedisClient {
         }
         pipeline.ignore_errors();
         let replies = connection
-            .call_all_large(&pipeline, OPERATOR_REPLY, deadline.left())
+            .call_all(&pipeline, OPERATOR_REPLY, deadline.left())
             .await?;
         for (lock, reply) in shared.into_iter().zip(replies) {
             let total = if_right_type(connection, &lock.key, reply)?;

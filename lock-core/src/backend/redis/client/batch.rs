@@ -37,7 +37,7 @@ impl RedisClient {
             script.by_hash(form, &calls[at].keys, |command| write_args(at, command))
         });
         let mut replies = match connection
-            .call_all_large(&by_hash, largest, deadline.left())
+            .call_all(&by_hash, largest, deadline.left())
             .await
         {
             Ok(replies) => replies,
@@ -59,7 +59,7 @@ impl RedisClient {
                 script.by_text(form, &calls[at].keys, |command| write_args(at, command))
             });
             match connection
-                .call_all_large(&by_text, largest, deadline.left())
+                .call_all(&by_text, largest, deadline.left())
                 .await
             {
                 Ok(again) => {

@@ -7,18 +7,21 @@ use redis::Value;
 use tokio::task::JoinSet;
 
 use super::super::errors::lock_error;
-use super::super::handshake::{check_role, my_epoch};
+use super::super::handshake::check_role;
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
-use super::super::reply::micros_of;
+use super::super::transport::Expected;
 use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::backoff::Jitter;
 use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::codec::accepted;
+use lock_protocol::identity::{Info, Role, time_of};
+use lock_protocol::op::Refusal;
 use lock_protocol::redirect::Destination;
-use lock_protocol::resp::OPERATOR_REPLY;
+use lock_protocol::resp::{CommandBuf, LOCK_REPLY, OPERATOR_REPLY, Replies};
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
@@ -79,7 +82,7 @@ impl ClusterNodes {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
         let reply = connection
-            .call_large(&command, OPERATOR_REPLY, deadline.left())
+            .call(&command, OPERATOR_REPLY, deadline.left())
             .await?;
         let reply = reply.map_err(|error| {
             let text = format!(
@@ -150,7 +153,7 @@ impl ClusterNodes {
         // A node without slots is in this reply only.
         pipeline.cmd("CLUSTER").arg("NODES");
         let replies = connection
-            .call_all_large(&pipeline, OPERATOR_REPLY, limit)
+            .call_all(&pipeline, OPERATOR_REPLY, limit)
             .await?;
         let mut replies = replies.into_iter();
         let mut next = || replies.next().and_then(Result::ok).unwrap_or(Value::Nil);
@@ -240,29 +243,38 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
     let deadline = Deadline::after(Clock::System, limit);
     let pool = &node.server.client.pool;
     let connection = pool.for_current_runtime(deadline).await?;
-    let mut pipeline = redis::pipe();
-    pipeline.cmd("ROLE").cmd("TIME").cmd("CLUSTER").arg("INFO");
+    let questions = |out: &mut Vec<u8>| {
+        let mut out = CommandBuf::new(out);
+        out.command("ROLE");
+        out.command("TIME");
+        out.command("CLUSTER").arg("INFO");
+    };
+    let expected = Expected {
+        replies: 3,
+        largest: LOCK_REPLY,
+    };
     let asked = Clock::System.now();
-    let replies = connection.call_all(&pipeline, deadline.left()).await?;
-    let mut replies = replies.into_iter();
-    let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+    let replies = connection.exchange(questions, expected, deadline.left());
+    let replies = replies.await?;
+    let mut replies = Replies::new(&replies);
+    let mut next = || accepted(replies.next());
     let (role, time, info) = (next(), next(), next());
     let server = node.server_node();
     if let Ok(role) = role
-        && let Err(error) = check_role(&server, &role)
+        && let Some(role) = Role::of_reply(role)
+        && let Err(error) = check_role(&server, role)
     {
         server.doubt_epoch();
         return Err(error);
     }
-    let server_us = time.and_then(|time| Ok(redis::from_redis_value::<(u64, u64)>(time)?));
-    let server_us = server_us.map(|(seconds, micros)| micros_of(seconds, micros));
-    let server_us = server_us.map_err(|error| {
+    let server_us = time.and_then(|time| time_of(time).ok_or_else(Refusal::unreadable));
+    let server_us = server_us.map_err(|refusal| {
         let text = format!("the lock server at {} rejects commands", node.address);
-        lock_error(text, &error)
+        LockError::refused_as(text, &refusal)
     })?;
-    let info = info.and_then(|info| Ok(redis::from_redis_value::<String>(info)?));
     // A server that does not tell it has the promise of a single server, and was reported at the connection.
-    let epoch = info.ok().as_deref().and_then(my_epoch).unwrap_or_default();
+    let epoch = info.ok().and_then(Info::read).and_then(Info::my_epoch);
+    let epoch = epoch.unwrap_or_default();
     let reply = EpochReply {
         asked,
         lead_us: pool.connector.access.lead_us(epoch),

@@ -10,12 +10,13 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use redis::{ProtocolVersion, RedisError};
+use redis::RedisError;
 
 use super::super::access::connection_info;
 use super::super::connector::keepalive;
-use super::super::dial::{Setup, Stream, dial};
-use super::super::errors::{io_error, is_resp3_unknown, lock_error, timed_out};
+use super::super::dial::{Stream, dial};
+use super::super::errors::{io_error, lock_error, timed_out};
+use super::super::login::dial_and_log_in;
 use super::super::place::NodeAddress;
 use super::super::pushes::{Push, Pushes, Subscribing, redis_error};
 use super::{PrimaryReply, SentinelAccess};
@@ -224,22 +225,13 @@ impl SentinelLink {
     }
 
     async fn connect(&self) -> Result<SentinelConnection, LockError> {
-        let mut login = connection_info(&self.access.login);
-        let mut begun = Setup::begin(self.dial().await?, &login).await;
-        let mut announces = true;
-        // An old Sentinel is asked each second, and announces nothing.
-        if let Err(error) = &begun
-            && is_resp3_unknown(error, &login)
-        {
-            announces = false;
-            login = login.set_protocol(ProtocolVersion::RESP2);
-            begun = Setup::begin(self.dial().await?, &login).await;
-        }
-        let setup = begun.map_err(|error| self.failed(&error))?;
-        let stream = setup.finish().await.map_err(|error| self.failed(&error))?;
+        let login = connection_info(&self.access.login);
+        let begun = dial_and_log_in(|| self.dial(), &login, true).await?;
+        let (stream, protocol, _) = begun.map_err(|error| self.failed(&error))?;
         // Each question has a time limit, so that no heartbeat is needed.
         let mut pushes = Pushes::new(stream, None);
-        if announces {
+        // An old Sentinel is asked each second, and announces nothing.
+        if protocol.supports_resp3() {
             // A user may lack the right. Then the Sentinel is only asked.
             pushes.subscribe(Subscribing::Classic, SWITCHES.into());
         }

@@ -1,0 +1,169 @@
+//! Servers as hosting services and old versions have them: they leave out a part of what a handshake asks for.
+
+use lock_core::{BackendErrorKind, LockManager};
+use test_support::fixtures::{NAME, SOON};
+use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target};
+use test_support::{Direction, Proxy, RedisServer, StandIn};
+use tests::{Trace, acquire_and_release, backend_error_kind, granted, one_attempt, start_waiter};
+
+use super::connect_with;
+
+fn without_right(command: &'static str) -> Quirk {
+    let text = format!("NOPERM User default has no permissions to run the '{command}' command");
+    Quirk::Replies(Target::Command(command), Answer::Error(text))
+}
+
+fn hello(refusal: HelloRefusal) -> Quirk {
+    Quirk::Hello(refusal)
+}
+
+/// Each of them leaves one source of the role at least.
+fn servers_with_a_role() -> [Vec<Quirk>; 5] {
+    [
+        vec![Quirk::NoRole],
+        vec![without_right("ROLE"), without_right("INFO")],
+        vec![Quirk::NoRole, Quirk::OldInfo],
+        vec![Quirk::NoRole, hello(HelloRefusal::Unknown)],
+        vec![
+            Quirk::NoRole,
+            Quirk::OldInfo,
+            hello(HelloRefusal::NoPermission),
+        ],
+    ]
+}
+
+#[tokio::test]
+async fn role_is_read_from_what_the_server_answers() {
+    let server = RedisServer::start();
+    for quirks in servers_with_a_role() {
+        let (trace, _collecting) = Trace::begin();
+        let stand_in = StandIn::start(&server, quirks.clone());
+        let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+        acquire_and_release(&locks).await;
+        let warnings = trace.count("a replica cannot be recognized");
+        assert_eq!(warnings, 0, "{quirks:?}");
+    }
+}
+
+#[tokio::test]
+async fn replica_is_refused_by_any_source_of_its_role() {
+    let server = RedisServer::start();
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    for quirks in servers_with_a_role() {
+        let stand_in = StandIn::start(&server, quirks.clone());
+        let builder = one_attempt(LockManager::builder());
+        let refused = builder.connect(&stand_in.url()).await;
+        let kind = backend_error_kind(refused);
+        assert_eq!(kind, BackendErrorKind::NotPrimary, "{quirks:?}");
+    }
+}
+
+#[tokio::test]
+async fn server_that_never_tells_its_role_is_used_after_one_warning() {
+    let (trace, _collecting) = Trace::begin();
+    let server = RedisServer::start();
+    let quirks = [
+        Quirk::NoRole,
+        hello(HelloRefusal::Unknown),
+        without_right("INFO"),
+    ];
+    let stand_in = StandIn::start(&server, quirks);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    acquire_and_release(&locks).await;
+    stand_in.cut_all();
+    acquire_and_release(&locks).await;
+    let warnings = trace.count("a replica cannot be recognized");
+    assert_eq!(warnings, 1, "{}", trace.text());
+}
+
+/// Before Redis 7, `INFO` takes one section. All of them have the run id, which notifications need.
+#[tokio::test]
+async fn old_info_brings_notifications() {
+    let (trace, _collecting) = Trace::begin();
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::OldInfo]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
+    let pong = locks.ping().await.unwrap();
+    assert!(pong.notifications, "{}", trace.text());
+}
+
+#[tokio::test]
+async fn each_refusal_of_hello_leads_to_resp2() {
+    let server = RedisServer::start();
+    for refusal in [
+        HelloRefusal::Unknown,
+        HelloRefusal::NoPermission,
+        HelloRefusal::Text("ERR Protocol version is not supported".into()),
+        HelloRefusal::Text("ERR syntax error".into()),
+        HelloRefusal::Text("DENIED".into()),
+        HelloRefusal::Closes,
+    ] {
+        let (trace, _collecting) = Trace::begin();
+        let stand_in = StandIn::start(&server, [hello(refusal.clone())]);
+        let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+        acquire_and_release(&locks).await;
+        assert!(!locks.ping().await.unwrap().notifications);
+        let warnings = trace.count("connections speak RESP2");
+        assert_eq!(warnings, 1, "{refusal:?}: {}", trace.text());
+        // Remembered: a later connection does not ask again.
+        let asked = stand_in.count(&Target::Command("HELLO"));
+        stand_in.cut_all();
+        acquire_and_release(&locks).await;
+        let now_asked = stand_in.count(&Target::Command("HELLO"));
+        assert_eq!(now_asked, asked, "{refusal:?}");
+    }
+}
+
+/// The server has restarted: another process may speak RESP3.
+#[tokio::test]
+async fn another_process_is_asked_for_resp3_again() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [hello(HelloRefusal::Unknown)]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    acquire_and_release(&locks).await;
+    stand_in.set([]);
+    server.restart();
+    stand_in.cut_all();
+    // The first connection to the new process still speaks RESP2, and sees its run id.
+    for _ in 0..2 {
+        acquire_and_release(&locks).await;
+        stand_in.cut_all();
+    }
+    acquire_and_release(&locks).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
+    assert!(locks.ping().await.unwrap().notifications);
+}
+
+#[tokio::test]
+async fn wrong_password_is_not_tried_in_resp2() {
+    let server = RedisServer::options().password("sesame").start();
+    let stand_in = StandIn::start(&server, []);
+    let wrong = stand_in.url().replace("sesame", "wrong");
+    let refused = one_attempt(LockManager::builder()).connect(&wrong).await;
+    let kind = backend_error_kind(refused);
+    assert_eq!(kind, BackendErrorKind::Authentication);
+    assert_eq!(stand_in.count(&Target::Command("AUTH")), 0);
+    assert_eq!(stand_in.count(&Target::Command("HELLO")), 1);
+}
+
+/// What a server sends without a command would be taken for the reply to the next one.
+#[tokio::test]
+async fn reply_without_a_command_ends_the_login() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let end_of_hello = "modules\r\n*0\r\n";
+    let more = format!("{end_of_hello}+OK\r\n");
+    proxy.replace(Direction::ToClient, end_of_hello, more);
+    let builder = one_attempt(LockManager::builder());
+    let url = format!("{}?protocol=3", proxy.url());
+    let refused = builder.connect(&url).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("without a command"), "{text}");
+}

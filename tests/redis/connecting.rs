@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, NOTICE, SLACK, SOON, ms};
-use test_support::{Proxy, RedisServer, eventually_async, helper};
+use test_support::stand_in::{Answer, Quirk, Target};
+use test_support::{Proxy, RedisServer, StandIn, eventually_async, helper};
 use tests::{shut_down, start_waiter};
 use tokio::task::JoinSet;
 
@@ -77,14 +78,13 @@ async fn callers_of_a_replica_share_few_connections() {
 async fn server_that_refuses_commands_is_dialed_with_pauses() {
     let wait = ms(1_500);
     let server = RedisServer::start();
-    let user = [
-        "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-role",
-    ];
-    server.cli(&user);
-    let url = format!("redis://app:pw@{}", server.address());
-    // Without `ROLE` a replica looks like a primary: only writes fail.
+    // A replica that doesn't tell its role looks like a primary: only writes fail.
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
-    let locks = connect_with(LockManager::builder(), &url).await;
+    let refused = Answer::Error("NOPERM this user has no permissions to run the command".into());
+    let quirks = ["ROLE", "HELLO", "INFO"]
+        .map(|verb| Quirk::Replies(Target::Command(verb), refused.clone()));
+    let stand_in = StandIn::start(&server, quirks);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
     let before = received(&server);
     let (errors, took) = callers(&locks, wait).await;
     assert!(took < wait + NOTICE + SLACK, "{took:?}");

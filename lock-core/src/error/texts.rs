@@ -79,7 +79,10 @@ impl LockError {
 
     /// The error for a question that the server refused. Begins with the context.
     pub(crate) fn refused_as(context: impl Into<String>, refusal: &Refusal) -> Self {
-        let text = text_of(refusal);
+        let text = match refusal.kind {
+            RefusalKind::Unreadable => "the reply cannot be read".to_owned(),
+            _ => text_of(refusal),
+        };
         match backend_kind(refusal.kind) {
             // The server says which right is missing. That is what the reader needs.
             kind @ BackendErrorKind::Permission => {

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::dial::Stream;
 use super::errors::{is_closed, is_transient, is_unrelated_to_hello};
 use crate::error::LockError;
-use lock_protocol::resp::{CommandBuf, FrameScan, OPERATOR_REPLY, Replies};
+use lock_protocol::resp::{CommandBuf, FrameScan, Malformed, OPERATOR_REPLY, Replies};
 
 /// The bytes that are read at once. The replies to a handshake have some 6,000, most of them of `INFO`.
 const READ: usize = 8 * 1024;
@@ -133,20 +133,34 @@ struct Frames {
     /// The frame whose end isn't known.
     open: Vec<u8>,
     complete: usize,
+    /// From here on, nobody can tell where a frame ends.
+    is_lost: bool,
 }
 
 impl Frames {
-    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.open.extend_from_slice(bytes);
-        while let Some(len) = self
-            .scan
-            .scan(&self.open, OPERATOR_REPLY)
-            .map_err(invalid)?
-        {
-            self.open.drain(..len);
-            self.complete += 1;
+    fn add(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        if self.is_lost {
+            return Ok(());
         }
-        Ok(())
+        self.open.extend_from_slice(bytes);
+        loop {
+            match self.scan.scan(&self.open, OPERATOR_REPLY) {
+                Ok(Some(len)) => {
+                    self.open.drain(..len);
+                    self.complete += 1;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    self.is_lost = true;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Returns the number of frames, if they are whole.
+    fn count(&self) -> Option<usize> {
+        (!self.is_lost && self.open.is_empty()).then_some(self.complete)
     }
 }
 
@@ -164,8 +178,8 @@ struct Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
-            let is_in_step =
-                self.received.open.is_empty() && self.received.complete == self.sent.complete;
+            let (sent, received) = (self.sent.count(), self.received.count());
+            let is_in_step = sent.is_some() && sent == received;
             // Without a receiver the login has failed, and the socket is closed.
             let _returned = back.send(if is_in_step {
                 Ok(stream)
@@ -192,7 +206,12 @@ impl AsyncRead for Lent {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(self.stream()?).poll_read(cx, buffer)?;
-        self.received.add(&buffer.filled()[before..])?;
+        // The library reads without a bound, but it says better what is wrong with a reply that isn't one.
+        if let Err(error @ Malformed::TooLarge { .. }) =
+            self.received.add(&buffer.filled()[before..])
+        {
+            return Poll::Ready(Err(invalid(error)));
+        }
         read.map(Ok)
     }
 }
@@ -205,7 +224,7 @@ impl AsyncWrite for Lent {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(self.stream()?).poll_write(cx, bytes)?;
         if let Poll::Ready(written) = written {
-            self.sent.add(&bytes[..written])?;
+            self.sent.add(&bytes[..written]).map_err(invalid)?;
         }
         written.map(Ok)
     }

@@ -85,7 +85,7 @@ async fn server_that_refuses_commands_is_dialed_with_pauses() {
         .map(|verb| Quirk::Replies(Target::Command(verb), refused.clone()));
     let stand_in = StandIn::start(&server, quirks);
     let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
-    let before = received(&server);
+    let before = stand_in.accepted();
     let (errors, took) = callers(&locks, wait).await;
     assert!(took < wait + NOTICE + SLACK, "{took:?}");
     assert_eq!(errors.len(), CALLERS);
@@ -97,7 +97,7 @@ async fn server_that_refuses_commands_is_dialed_with_pauses() {
     });
     let timed_out = timed_out.count();
     assert!(timed_out < CALLERS / 4, "{timed_out} callers got no reason");
-    let dials = received(&server) - before;
+    let dials = stand_in.accepted() - before;
     assert!(dials <= 40, "{dials}");
 }
 

@@ -304,9 +304,8 @@ impl LockError {
         matches!(self, Self::Lost { .. })
     }
 
-    /// Returns whether the same call may succeed a moment later. This is so when the client could
-    /// not reach the server, or the server did not reply in time. It is also so when the server
-    /// refused for a temporary reason, such as a failover.
+    /// Returns whether the same call may succeed a moment later: the client could not reach the server, the server did
+    /// not reply in time, or it refused for a reason that is temporary, such as a failover, or unknown.
     ///
     /// A lock that another holder has is [contended](Self::is_contended), not retryable. Set a longer
     /// `wait` instead of calling in a loop.

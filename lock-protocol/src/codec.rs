@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::abilities::Abilities;
-use crate::acquisition::{Origin, RenewOutcome, SentAcquires, SentCopy};
+use crate::acquisition::{FailureClass, Origin, RenewOutcome, SentAcquires, SentCopy};
 use crate::clock::Moment;
 use crate::clock_sync::NotAfter;
 use crate::dialect::{Dialect, ReleaseMethod};
@@ -34,6 +34,7 @@ pub mod conditional;
 pub mod deadline;
 mod found;
 pub mod native;
+pub mod operators;
 pub mod owner;
 pub mod redisson;
 mod replies;
@@ -192,6 +193,7 @@ pub struct Codecs {
     pub conditional: conditional::Conditional,
     pub deadline: deadline::DeadlineGetset,
     pub redisson: redisson::Redisson,
+    pub operators: operators::Operators,
 }
 
 impl Codecs {
@@ -200,13 +202,17 @@ impl Codecs {
         let method = ReleaseMethod::WatchMulti;
         match (&op.kind, op.key().map(LockKey::dialect)) {
             (OpKind::Acquire(_), _) => Lane::Shared,
+            (kind, _) if kind.is_of_operators() => Lane::Shared,
             (_, Some(Dialect::SetNxPx { release })) if release == method => Lane::Transactions,
             _ => Lane::Shared,
         }
     }
 
-    /// Returns the codec of the operation's dialect.
+    /// Returns the codec of the operation.
     pub fn of(&self, op: &Op<'_>) -> &dyn Codec {
+        if op.kind.is_of_operators() {
+            return &self.operators;
+        }
         match op.key().map_or(Dialect::Native, LockKey::dialect) {
             Dialect::Native => &self.native,
             Dialect::SetnxExpire
@@ -252,10 +258,18 @@ impl Refusal {
     /// Returns whether the server doesn't know a command or the form of its arguments, or the user may not run it.
     /// Such a command had no effect, and has none later.
     pub fn is_of_command(&self) -> bool {
-        self.kind == RefusalKind::Permission
-            || self.is_unknown_command()
-            || self.text.contains("syntax error")
-            || self.text.contains("wrong number of arguments")
+        matches!(
+            self.kind,
+            RefusalKind::Permission | RefusalKind::UnknownCommand
+        )
+    }
+
+    /// Returns whether the reason is known, and known to pass.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self.kind.class(),
+            FailureClass::Retry | FailureClass::OutOfMemory
+        )
     }
 
     /// Returns whether the server doesn't know the script.
@@ -300,6 +314,17 @@ fn renewed(outcome: RenewOutcome, renewal: &Renewal, link: &LinkFacts<'_>) -> Ou
     })
 }
 
+/// How servers say that they don't know a command, or the form of its arguments.
+const UNKNOWN_COMMAND: [&str; 7] = [
+    "unknown command",
+    "Unknown command",
+    "unknown subcommand",
+    "Unknown subcommand",
+    "syntax error",
+    "wrong number of arguments",
+    "Error compiling script",
+];
+
 /// The only classifier of what servers say.
 fn kind_of(code: &str, detail: &str) -> RefusalKind {
     match code {
@@ -330,6 +355,9 @@ fn kind_of(code: &str, detail: &str) -> RefusalKind {
         }
         // The counter of tokens holds something else.
         _ if detail.contains("not an integer") => RefusalKind::WrongType,
+        _ if UNKNOWN_COMMAND.iter().any(|words| detail.contains(words)) => {
+            RefusalKind::UnknownCommand
+        }
         _ => RefusalKind::Other,
     }
 }

@@ -19,14 +19,18 @@ use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::clock::{Moment, ServerMs};
 use crate::codec::conditional::ConditionalState;
 use crate::codec::deadline::DeadlineState;
+use crate::codec::operators::{ForceState, InspectAllState};
 use crate::codec::owner::OwnerState;
 use crate::codec::redisson::RedissonState;
 use crate::codec::watch_multi::WatchState;
+use crate::dialect::Dialect;
 use crate::fencing_token::FencingToken;
+use crate::inspection::{InspectReply, ReadTime, SeenKey};
 use crate::key::LockKey;
+use crate::lock_state::{ForceMode, ForceReply};
 use crate::redirect::Redirect;
 pub use crate::renewal::Renewal;
-use crate::resp::LOCK_REPLY;
+use crate::resp::{LOCK_REPLY, OPERATOR_REPLY};
 
 /// One operation, on its way or not.
 #[derive(Debug)]
@@ -50,6 +54,67 @@ pub enum OpKind<'a> {
     Raise(&'a Renewal, RaiseTo),
     /// Waits for the acknowledgments of what stands in front in the same exchange.
     Wait(&'a WaitFor),
+    /// Reads a lock and its first waiters, and changes nothing.
+    Inspect(&'a LockKey, InspectDetail),
+    /// Reads what many keys hold, and how many waiters they have. All keys have one dialect.
+    InspectAll(&'a [LockKey]),
+    /// Finds keys.
+    Scan(&'a ScanRequest),
+    /// Takes a lock from its holder.
+    Force(&'a ForceRequest),
+}
+
+impl OpKind<'_> {
+    /// Returns whether an operator does this, with locks of any dialect.
+    pub fn is_of_operators(&self) -> bool {
+        matches!(
+            self,
+            Self::Inspect(..) | Self::InspectAll(_) | Self::Scan(_) | Self::Force(_)
+        )
+    }
+}
+
+/// What an inspection reads of a foreign value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InspectDetail {
+    /// Its type, and the beginning of a string. This costs the same for each value.
+    Short,
+    /// Also the digest of a hash, for a release that compares it. The server reads the whole hash.
+    Digest,
+}
+
+/// One SCAN.
+#[derive(Clone, Debug)]
+pub struct ScanRequest {
+    /// Where the server goes on; 0 at the beginning.
+    pub cursor: u64,
+    /// A glob of keys.
+    pub pattern: String,
+    /// Decides the type of the keys.
+    pub dialect: Dialect,
+}
+
+/// What an operator's release does.
+#[derive(Clone, Debug)]
+pub struct ForceRequest {
+    pub key: LockKey,
+    pub mode: ForceMode,
+    /// The label of a revoked key.
+    pub label: String,
+    /// The token that the lock must have; `None` for any.
+    pub token: Option<FencingToken>,
+    /// What the key must hold; `None` for anything.
+    pub seen: Option<SeenKey>,
+    pub foreign: ForeignValues,
+    /// The longest lease of a revoked key, where locks may have an endless one.
+    pub longest: Duration,
+}
+
+/// What an operator's release does with the value of another client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForeignValues {
+    Keep,
+    Remove,
 }
 
 /// How far an operation has come.
@@ -68,6 +133,8 @@ pub enum OpState {
     /// In a box, because it carries the deadlines that the key may hold.
     Deadline(Box<DeadlineState>),
     Redisson(Box<RedissonState>),
+    InspectAll(Box<InspectAllState>),
+    Force(Box<ForceState>),
 }
 
 /// Whether a renewal writes an expiry that is late enough already.
@@ -104,13 +171,15 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns the key of the lock. A wait has none.
+    /// Returns the key of the lock. A wait, and what reads many keys, has none.
     pub fn key(&self) -> Option<&LockKey> {
         match &self.kind {
             OpKind::Acquire(sent) => Some(&sent.key),
             OpKind::Renew(renewal, _) | OpKind::Raise(renewal, _) => Some(&renewal.key),
             OpKind::Release(request) | OpKind::FreeKey(request) => Some(&request.key),
-            OpKind::Wait(_) => None,
+            OpKind::Inspect(key, _) => Some(key),
+            OpKind::Force(request) => Some(&request.key),
+            OpKind::Wait(_) | OpKind::InspectAll(_) | OpKind::Scan(_) => None,
         }
     }
 
@@ -123,13 +192,17 @@ impl<'a> Op<'a> {
     pub fn follows(&self) -> Option<Origin> {
         match &self.kind {
             OpKind::Release(request) | OpKind::FreeKey(request) => request.origin,
-            OpKind::Acquire(_) | OpKind::Renew(..) | OpKind::Raise(..) | OpKind::Wait(_) => None,
+            _ => None,
         }
     }
 
     /// Returns the most bytes of a reply.
     pub fn largest_reply(&self) -> usize {
-        LOCK_REPLY
+        if self.kind.is_of_operators() {
+            OPERATOR_REPLY
+        } else {
+            LOCK_REPLY
+        }
     }
 }
 
@@ -147,6 +220,15 @@ pub enum Outcome {
         by_disk: bool,
         replicas: u32,
     },
+    Inspected(Box<InspectReply>),
+    /// What each key holds, in order.
+    InspectedAll(Vec<InspectReply>),
+    Scanned {
+        /// Where the next SCAN begins; `None` at the end.
+        next: Option<u64>,
+        keys: Vec<Vec<u8>>,
+    },
+    Forced(ReadTime, Box<ForceReply>),
 }
 
 /// An error that the server replied, or a reply that nobody can read.
@@ -183,6 +265,8 @@ pub enum RefusalKind {
     Foreign(ForeignValue),
     /// It doesn't know the script.
     UnknownScript,
+    /// It doesn't know the command or the form of its arguments, and won't the next time.
+    UnknownCommand,
     /// It lacks the commands that compare the owner, and the dialect of the request needs them.
     NoOwnerCommands,
     /// Its clock and this machine's differ by too much for the dialect. The text says by how much.
@@ -227,6 +311,7 @@ impl RefusalKind {
             | Self::WrongType
             | Self::Foreign(_)
             | Self::UnknownScript
+            | Self::UnknownCommand
             | Self::NoOwnerCommands
             | Self::ClocksDiffer
             | Self::MustNotRepeat
@@ -250,12 +335,13 @@ impl RefusalKind {
             Self::Permission => FailureClass::Forbidden,
             Self::WrongType | Self::Foreign(_) => FailureClass::ForeignKey,
             Self::MustNotRepeat => FailureClass::MustNotRepeat,
+            Self::Other => FailureClass::Unknown,
             Self::Authentication
             | Self::UnknownScript
+            | Self::UnknownCommand
             | Self::NoOwnerCommands
             | Self::ClocksDiffer
-            | Self::Unreadable
-            | Self::Other => FailureClass::Fatal,
+            | Self::Unreadable => FailureClass::Fatal,
         }
     }
 }

@@ -1,10 +1,16 @@
 //! Servers as hosting services and old versions have them: they leave out a part of what a handshake asks for.
 
+use std::error::Error;
+use std::time::Instant;
+
 use lock_core::{BackendErrorKind, LockManager};
-use test_support::fixtures::{NAME, SOON};
-use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target};
-use test_support::{Direction, Proxy, RedisServer, StandIn};
-use tests::{Trace, acquire_and_release, backend_error_kind, granted, one_attempt, start_waiter};
+use test_support::fixtures::{LONG, NAME, SOON, ms};
+use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
+use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async};
+use tests::{
+    Trace, acquire_and_release, assert_nothing_left, backend_error_kind, granted, one_attempt,
+    start_waiter,
+};
 
 use super::connect_with;
 
@@ -151,6 +157,88 @@ async fn wrong_password_is_not_tried_in_resp2() {
     assert_eq!(kind, BackendErrorKind::Authentication);
     assert_eq!(stand_in.count(&Target::Command("AUTH")), 0);
     assert_eq!(stand_in.count(&Target::Command("HELLO")), 1);
+}
+
+fn refuses(command: Target, text: &str) -> Quirk {
+    Quirk::Replies(command, Answer::Error(text.to_owned()))
+}
+
+const ACQUIRES: Target = Target::Script("acquire");
+
+/// Services word their limits as they like, and many limits are over a moment later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_refusal_is_repeated_until_the_wait_ends() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    for text in [limits::REQUESTS, limits::DENIED, limits::CLIENTS] {
+        stand_in.set([refuses(ACQUIRES, text)]);
+        let sent = stand_in.count(&ACQUIRES);
+        let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
+        eventually_async(SOON, async || stand_in.count(&ACQUIRES) >= sent + 2).await;
+        stand_in.set([]);
+        granted(SOON, waiting).await.release().await.unwrap();
+
+        stand_in.set([refuses(ACQUIRES, text)]);
+        let started = Instant::now();
+        let error = locks.lock(NAME).wait(ms(300)).acquire().await.unwrap_err();
+        assert!(started.elapsed() >= ms(300), "{text}");
+        let cause = error.source().unwrap().to_string();
+        let words = text
+            .trim_start_matches("ERR ")
+            .trim_start_matches("DENIED ");
+        assert!(cause.contains(words), "{text}: {cause}");
+        assert_eq!(
+            backend_error_kind(Err::<(), _>(error)),
+            BackendErrorKind::Other
+        );
+        stand_in.set([]);
+        assert_nothing_left(&server, &locks).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn election_goes_on_after_an_unknown_refusal() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    stand_in.set([refuses(ACQUIRES, limits::REQUESTS)]);
+    let leader = tokio::spawn(locks.lock(NAME).lead(async |_| ()));
+    eventually_async(SOON, async || stand_in.count(&ACQUIRES) >= 2).await;
+    stand_in.set([]);
+    let led = tokio::time::timeout(SOON, leader).await;
+    led.expect("the server accepts again").unwrap().unwrap();
+}
+
+/// Another attempt would fail in the same way.
+#[tokio::test]
+async fn refusal_that_lasts_ends_a_wait_at_once() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    for (text, kind) in [
+        ("ERR syntax error", BackendErrorKind::Unsupported),
+        (
+            "ERR unknown command 'EVALSHA', with args beginning with: ",
+            BackendErrorKind::Unsupported,
+        ),
+        (
+            "ERR wrong number of arguments for 'evalsha' command",
+            BackendErrorKind::Unsupported,
+        ),
+        ("NOPERM no right", BackendErrorKind::Permission),
+        (
+            "WRONGPASS invalid username-password pair",
+            BackendErrorKind::Authentication,
+        ),
+    ] {
+        stand_in.set([refuses(ACQUIRES, text)]);
+        let waiting = locks.lock(NAME).wait(LONG).acquire();
+        let ended = tokio::time::timeout(SOON, waiting).await;
+        let refused = ended.unwrap_or_else(|_| panic!("{text}"));
+        assert_eq!(backend_error_kind(refused), kind, "{text}");
+        stand_in.set([]);
+    }
 }
 
 /// What a server sends without a command would be taken for the reply to the next one.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::Boxed;
 use crate::error::LockError;
 use lock_protocol::dialect::Dialect;
-use lock_protocol::fencing_token::FencingToken;
-use lock_protocol::inspection::{InspectReply, ListCursor, ReadTime, SeenKey};
+use lock_protocol::inspection::{InspectReply, ListCursor, ReadTime};
 use lock_protocol::key::{LockKey, LockName};
-use lock_protocol::lock_state::{ForceMode, ForceReply};
+use lock_protocol::lock_state::ForceReply;
+pub(crate) use lock_protocol::op::{ForceRequest, ForeignValues, InspectDetail};
 
 /// Reads locks, and takes them from their holders. Each operation is for the locks of any dialect.
 pub(crate) trait AdminBackend: Send + Sync + 'static {
@@ -20,7 +20,7 @@ pub(crate) trait AdminBackend: Send + Sync + 'static {
         limit: Duration,
     ) -> Boxed<'a, Result<InspectReply, LockError>>;
 
-    /// Takes the lock from its holder. Takes at most `limit`, and twice as long for a foreign value.
+    /// Takes the lock from its holder.
     fn force_release<'a>(
         &'a self,
         request: &'a ForceRequest,
@@ -33,38 +33,6 @@ pub(crate) trait AdminBackend: Send + Sync + 'static {
         request: &'a ListRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<ListReply, LockError>>;
-}
-
-/// What an inspection reads of a foreign value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InspectDetail {
-    /// Its type, and the beginning of a string. This costs the same for each value.
-    Short,
-    /// Also the digest of a hash, for a release that compares it. The server reads the whole hash.
-    Digest,
-}
-
-/// What an operator's release does.
-#[derive(Clone, Debug)]
-pub(crate) struct ForceRequest {
-    pub(crate) key: LockKey,
-    pub(crate) mode: ForceMode,
-    /// The label of a revoked key.
-    pub(crate) label: String,
-    /// The token that the lock must have; `None` for any.
-    pub(crate) token: Option<FencingToken>,
-    /// What the key must hold; `None` for anything.
-    pub(crate) seen: Option<SeenKey>,
-    pub(crate) foreign: ForeignValues,
-    /// The longest lease of a revoked key, where locks may have an endless one.
-    pub(crate) longest: Duration,
-}
-
-/// What an operator's release does with the value of another client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ForeignValues {
-    Keep,
-    Remove,
 }
 
 /// Which locks to list.

@@ -40,9 +40,7 @@ mod pool;
 mod pushes;
 #[cfg(feature = "quorum")]
 mod quorum;
-pub(crate) mod reply;
 mod report;
-pub(crate) mod scripts;
 mod security;
 #[cfg(feature = "sentinel")]
 mod sentinel;
@@ -104,7 +102,7 @@ impl RedisBackend {
         };
         let began = self.client.begin_command();
         let result = confirmer.renew(&[renewal], limit).await.pop();
-        let result = result.unwrap_or_else(|| Err(reply::unexpected()));
+        let result = result.unwrap_or_else(|| Err(LockError::unreadable()));
         let error = result.as_ref().err();
         self.client.end_command(LockCommand::Renew, began, error);
         Ok(match result? {

@@ -58,7 +58,7 @@ pub enum BackendErrorKind {
     /// The server accepts no more clients (maxclients).
     TooManyClients,
     /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), is an
-    /// active replica, or does not reply as Redis does. Or it lacks the commands of
+    /// active replica, doesn't know a command, or does not reply as Redis does. Or it lacks the commands of
     /// [`ReleaseMethod::Native`](crate::ReleaseMethod::Native).
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
@@ -69,7 +69,8 @@ pub enum BackendErrorKind {
     ReleaseUnconfirmed,
     /// The background worker of this process, which renews and releases locks, could not start.
     BackgroundWorker,
-    /// Another error; see its source.
+    /// The server refused the command in words that this library doesn't know, such as those of a hosting service's
+    /// limits; see the source. A call that waits tries again until its wait ends.
     Other,
 }
 
@@ -96,8 +97,8 @@ impl BackendErrorKind {
             | Self::Authentication
             | Self::Unsupported
             | Self::ClocksDiffer
-            | Self::BackgroundWorker
-            | Self::Other => FailureClass::Fatal,
+            | Self::BackgroundWorker => FailureClass::Fatal,
+            Self::Other => FailureClass::Unknown,
         }
     }
 

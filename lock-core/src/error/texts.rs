@@ -123,7 +123,9 @@ pub(crate) fn backend_kind(kind: RefusalKind) -> BackendErrorKind {
         RefusalKind::Authentication => BackendErrorKind::Authentication,
         RefusalKind::Permission => BackendErrorKind::Permission,
         RefusalKind::TooManyClients => BackendErrorKind::TooManyClients,
-        RefusalKind::Unreadable | RefusalKind::NoOwnerCommands => BackendErrorKind::Unsupported,
+        RefusalKind::Unreadable | RefusalKind::NoOwnerCommands | RefusalKind::UnknownCommand => {
+            BackendErrorKind::Unsupported
+        }
         RefusalKind::ClocksDiffer => BackendErrorKind::ClocksDiffer,
         RefusalKind::MustNotRepeat => BackendErrorKind::ReleaseUnconfirmed,
         RefusalKind::WrongType

@@ -9,16 +9,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::backend::redis::admin;
-use crate::backend::redis::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, ScriptForm};
 use lock_protocol::clock::ServerMs;
 use lock_protocol::codec::native::{parse_acquire, parse_release, parse_renewal};
+use lock_protocol::codec::operators::{parse_force, parse_inspect, seen_argument};
 use lock_protocol::inspection::{INSPECTED_MEMBERS, INSPECTED_WAITERS, ReadTime, SeenKey};
 use lock_protocol::kind::Kind;
 use lock_protocol::lock_state::{
     AcquireCommand, AcquireReply, Env, Expiring, ForceCommand, ForceMode, KeyValue, Purpose,
     ReleaseCommand, RenewCommand, RenewReply,
 };
+use lock_protocol::resp::{Replies, Reply};
+use lock_protocol::scripts::{ACQUIRE, FORCE_RELEASE, INSPECT, RELEASE, RENEW, ScriptForm};
 use lock_protocol::wire::WireNotification;
 
 mod grants;
@@ -48,6 +49,28 @@ fn text_of(reply: &redis::Value) -> Option<&[u8]> {
         redis::Value::BulkString(text) => Some(text),
         _ => None,
     }
+}
+
+/// Returns a reply of numbers and strings as the server has sent it.
+fn bytes_of(reply: &redis::Value) -> Vec<u8> {
+    match reply {
+        redis::Value::Int(number) => format!(":{number}\r\n").into_bytes(),
+        redis::Value::BulkString(text) => {
+            let head = format!("${}\r\n", text.len()).into_bytes();
+            [&head, &text[..], b"\r\n"].concat()
+        }
+        redis::Value::Array(parts) => {
+            let head = format!("*{}\r\n", parts.len()).into_bytes();
+            parts
+                .iter()
+                .fold(head, |all, part| [all, bytes_of(part)].concat())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn first(bytes: &[u8]) -> Reply<'_> {
+    Replies::new(bytes).next().unwrap()
 }
 
 /// Runs one step on both sides, and returns the replies as text.
@@ -215,35 +238,24 @@ fn step(
             };
             let token = token.map_or_else(String::new, |token| token.to_string());
             let floor = command.floor_us.to_string();
-            let seen = admin::seen_argument(seen.as_ref());
+            let seen = seen_argument(seen.as_ref());
             let seen = String::from_utf8(seen).expect("the model has only text");
             let args = [mode, &floor, "0", command.label, &token, "", &seen].map(str::to_owned);
-            let reply = admin::reply::force_release(server.run(
-                FORCE_RELEASE.of(server.is_sharded),
-                &KEYS,
-                &args,
-            ))
-            .unwrap();
-            assert_eq!(reply.server_us, micros);
+            let reply = server.run(FORCE_RELEASE.of(server.is_sharded), &KEYS, &args);
+            let (reply, server_us) = parse_force(first(&bytes_of(&reply)), "string").unwrap();
+            assert_eq!(server_us, micros);
             let (expected, notifications) = model.lock_state.force_release(&command, &env);
-            (
-                format!("{:?}", reply.value),
-                format!("{expected:?}"),
-                notifications,
-            )
+            (format!("{reply:?}"), format!("{expected:?}"), notifications)
         }
         Step::Inspect => {
             let (waiters, members) = (INSPECTED_WAITERS, INSPECTED_MEMBERS);
             let args = [waiters.to_string(), "digest".into(), members.to_string()];
             let keys = [KEYS[0], KEYS[1], KEYS[4]];
-            let reply = admin::reply::inspect(server.run(&INSPECT, &keys, &args)).unwrap();
+            let reply = server.run(&INSPECT, &keys, &args);
+            let (reply, _) = parse_inspect(first(&bytes_of(&reply))).unwrap();
             let expected = model.lock_state.inspect(ReadTime::of_server(micros));
             model.inspected = Some(SeenKey::of(&expected.content));
-            (
-                format!("{:?}", reply.value),
-                format!("{expected:?}"),
-                Vec::new(),
-            )
+            (format!("{reply:?}"), format!("{expected:?}"), Vec::new())
         }
         Step::ClockToEnd { number, offset_us } => {
             let ends = model.lock_state.holders.iter();

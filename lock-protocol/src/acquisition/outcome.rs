@@ -23,6 +23,9 @@ pub enum FailureClass {
     OutOfMemory,
     /// The server refused the command for another temporary reason.
     Retry,
+    /// The server refused the command for a reason that isn't known, such as a limit of a hosting service. It may have
+    /// executed a part of it.
+    Unknown,
     /// The server refuses until the user's rights change.
     Forbidden,
     /// The key, or one that belongs to it, holds something else.
@@ -37,7 +40,11 @@ impl FailureClass {
     /// Returns whether the same command may succeed a moment later.
     pub fn is_transient(self) -> bool {
         match self {
-            Self::Unreachable | Self::TimedOut | Self::OutOfMemory | Self::Retry => true,
+            Self::Unreachable
+            | Self::TimedOut
+            | Self::OutOfMemory
+            | Self::Retry
+            | Self::Unknown => true,
             Self::Forbidden | Self::ForeignKey | Self::MustNotRepeat | Self::Fatal => false,
         }
     }

@@ -305,11 +305,11 @@ impl SentAcquires {
         };
     }
 
-    /// Records an error that the server returned for this copy. After a temporary refusal, the
-    /// copy was not executed: an entry that no other copy carried is not in the queue.
+    /// Records an error that the server returned for this copy. If it is a known refusal, the copy was not
+    /// executed, and an entry that no other copy carried is not in the queue.
     pub fn on_error_reply(&mut self, copy: &SentCopy, class: FailureClass) {
         self.on_any_reply(copy);
-        if class.is_transient() {
+        if matches!(class, FailureClass::OutOfMemory | FailureClass::Retry) {
             self.forget_unsent_entry(copy);
         }
     }

@@ -76,7 +76,7 @@ impl Codec for Native {
             OpKind::Release(request) | OpKind::FreeKey(request) => {
                 OpState::KeptFor(request.min_hold_ms(facts.now))
             }
-            OpKind::Renew(..) | OpKind::Raise(..) | OpKind::Wait(_) => OpState::Sent,
+            _ => OpState::Sent,
         };
         op.state = state;
         op.sent_at = facts.now;
@@ -113,9 +113,7 @@ impl Codec for Native {
             }
             (OpKind::Wait(wait), _) => write_wait(wait, out),
             // `next` comes first, and no other state follows from it.
-            (OpKind::Acquire(_) | OpKind::Release(_) | OpKind::FreeKey(_), _) => {
-                debug_assert!(false, "encoded before it was recorded");
-            }
+            _ => debug_assert!(false, "encoded before it was recorded"),
         }
     }
 
@@ -161,7 +159,7 @@ fn read_reply(
             Ok(Outcome::KeyFreed { was_owner })
         }
         OpKind::Wait(wait) => read_wait(wait, reply),
-        OpKind::Acquire(_) => Err(Refusal::unreadable()),
+        _ => Err(Refusal::unreadable()),
     }
 }
 

@@ -51,14 +51,12 @@ pub enum RedissonState {
     },
 }
 
-impl Redisson {
-    /// Returns the commands that publish a release, so that each version of Redisson receives it.
-    pub fn publishers(&self) -> &'static [&'static str] {
-        if self.is_sharded {
-            &["SPUBLISH", "PUBLISH"]
-        } else {
-            &["PUBLISH"]
-        }
+/// Returns the commands that publish a release, so that each version of Redisson receives it.
+pub(super) fn publishers(is_sharded: bool) -> &'static [&'static str] {
+    if is_sharded {
+        &["SPUBLISH", "PUBLISH"]
+    } else {
+        &["PUBLISH"]
     }
 }
 
@@ -115,7 +113,7 @@ impl Codec for Redisson {
                     .arg(*min_hold_ms)
                     .arg(self.owner.without_owner())
                     .arg(request.key.redisson_channel());
-                for publisher in self.publishers() {
+                for publisher in publishers(self.is_sharded) {
                     command.arg(*publisher);
                 }
             }

@@ -2,6 +2,7 @@
 
 use crate::fencing_token::FencingToken;
 use crate::identity::time_of;
+use crate::inspection::FoundText;
 use crate::lock_state::RawHolder;
 use crate::loss::LossReason;
 use crate::op::Refusal;
@@ -28,6 +29,21 @@ impl<'a> Parts<'a> {
     pub(super) fn text(&mut self) -> Result<String, Refusal> {
         let bytes = self.bytes()?;
         Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Reads all texts that are left.
+    pub(super) fn texts(&mut self) -> Result<Vec<String>, Refusal> {
+        let mut texts = Vec::new();
+        while !self.is_at_end() {
+            texts.push(self.text()?);
+        }
+        Ok(texts)
+    }
+
+    /// Reads the time to the expiry and the value of a key.
+    pub(super) fn found_text(&mut self) -> Result<FoundText, Refusal> {
+        let remaining_ms = u64::try_from(self.number()?).ok();
+        Ok(FoundText::new(remaining_ms, self.bytes()?.to_vec()))
     }
 
     pub(super) fn number(&mut self) -> Result<i64, Refusal> {

@@ -3,6 +3,7 @@
 use super::abilities::DeleteCommand;
 use super::deadline::{DeadlineGetset, SharedDeadlines};
 use super::native::Native;
+use super::operators::Operators;
 use super::owner::Owner;
 use super::redisson::Redisson;
 use super::watch_multi::WatchMulti;
@@ -19,6 +20,8 @@ use crate::owner_id::OwnerId;
 use crate::poll_schedule::HolderExpiry;
 use crate::renew::Renew;
 use crate::ttl::{Ttl, whole_millis};
+
+mod operators;
 
 const OWNER: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
@@ -60,6 +63,7 @@ impl Bench {
                 },
                 owner,
                 watch_multi,
+                operators: Operators { is_sharded: false },
             },
             abilities: Abilities::new(),
             clock_difference: Duration::ZERO,

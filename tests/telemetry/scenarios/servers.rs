@@ -28,7 +28,7 @@ async fn restricted(proof: &mut Proof) {
         "~*",
         "resetchannels",
         "+@all",
-        "-role",
+        "-script",
     ];
     assert_eq!(server.cli(&rules).error(), None);
     let locks = connect_to(&format!("redis://app:pw@{}", server.address())).await;

@@ -1,169 +1,124 @@
 //! The commands of operators: they read locks of any dialect, and take them from their holders.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::client::RedisClient;
-use super::connection::Connection;
-use super::scripts::{FORCE_RELEASE, INSPECT};
-use crate::backend::admin::{ForceRequest, ForeignValues, InspectDetail, ListReply, ListRequest};
+use crate::backend::admin::{ForceRequest, InspectDetail, ListReply, ListRequest, ListedLock};
+use crate::backend::call::Call;
 use crate::backend::{AdminBackend, Boxed};
-use crate::error::LockError;
+use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::LockCommand;
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::inspection::{
-    INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, ReadTime, SeenKey,
-};
-use lock_protocol::key::LockKey;
-use lock_protocol::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
+use lock_protocol::codec::operators::SCANNED_PER_CALL;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::glob;
+use lock_protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::lock_state::ForceReply;
+use lock_protocol::op::{OpKind, Outcome, ScanRequest};
 
-mod list;
-mod redisson;
-pub(crate) mod reply;
-
-use self::redisson::is_redisson;
-use lock_protocol::resp::OPERATOR_REPLY;
-
-/// Asks the script for the digest of a foreign value.
-const ASK_DIGEST: &str = "?";
+/// The most SCANs of one part of a list, so that a pattern which matches nothing does not hold the
+/// caller for long.
+const MOST_SCANS: u64 = 100;
 
 impl RedisClient {
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        detail: InspectDetail,
-        limit: Duration,
-    ) -> Result<InspectReply, LockError> {
+    /// Runs one operation of operators.
+    async fn operate(&self, kind: OpKind<'_>, limit: Duration) -> Result<Outcome, LockError> {
+        let mut call = Call::new(kind);
         let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(deadline).await?;
-        if is_redisson(key) {
-            let left = deadline.left();
-            return self.inspect_redisson(&connection, key, left).await;
-        }
-        let keys = [key.as_str(), key.queue(), key.holders()];
-        let detail = match detail {
-            InspectDetail::Short => "",
-            InspectDetail::Digest => "digest",
-        };
-        let args = [
-            &*INSPECTED_WAITERS.to_string(),
-            detail,
-            &INSPECTED_MEMBERS.to_string(),
-        ];
-        let left = deadline.left();
-        let (_, reply) = self
-            .call_script(
-                &connection,
-                &INSPECT,
-                key,
-                &keys,
-                &args,
-                reply::inspect,
-                OPERATOR_REPLY,
-                left,
-            )
-            .await?;
-        Ok(reply.value)
+        self.call(&mut [&mut call], deadline).await;
+        call.outcome.unwrap_or_else(|| Err(LockError::unsent()))
     }
 
-    /// Takes the lock from its holder. A foreign value is read first, and then removed if it is still
-    /// the same.
-    async fn force_release(
-        &self,
-        request: &ForceRequest,
-        limit: Duration,
-    ) -> Result<(ReadTime, ForceReply), LockError> {
-        let deadline = Deadline::after(Clock::System, limit);
-        let connection = self.pool.for_current_runtime(deadline).await?;
-        let seen = request.seen.as_ref().and_then(SeenKey::digest);
-        let digest = match request.foreign {
-            ForeignValues::Keep => "",
-            ForeignValues::Remove => seen.unwrap_or(ASK_DIGEST),
+    /// Lists locks until the limit, or until the last SCAN.
+    async fn list(&self, request: &ListRequest, limit: Duration) -> Result<ListReply, LockError> {
+        let (mut next, mut pending) = match request.after.clone() {
+            Some(ListCursor::Scan { next, pending }) => (next, pending),
+            Some(ListCursor::After(_) | ListCursor::Node { .. }) | None => (Some(0), Vec::new()),
         };
-        let (time, mut first) = self.force(&connection, request, digest, limit).await?;
-        let (time, reply) = match &first.verdict {
-            ForceVerdict::Foreign { digest } if request.foreign == ForeignValues::Remove => {
-                if seen.is_some() {
-                    first.verdict = ForceVerdict::Changed;
-                    (time, first)
-                } else {
-                    self.force(&connection, request, digest, limit).await?
-                }
+        let pattern = glob::escape(&request.prefix) + &request.pattern;
+        let mut locks = Vec::new();
+        // A SCAN may return a key twice.
+        let mut seen = HashSet::new();
+        let mut scans = 0;
+        loop {
+            while !pending.is_empty() && locks.len() < request.limit {
+                let most = pending.len().min(request.limit - locks.len());
+                let names = pending.drain(..most);
+                let names = names.filter(|name| seen.insert(name.clone())).collect();
+                locks.extend(self.read_all(request, names, limit).await?);
             }
-            _ => (time, first),
-        };
-        if reply.verdict != ForceVerdict::Freed(ForceGrant::More) {
-            return Ok((time, reply));
+            let is_full = locks.len() >= request.limit || scans == MOST_SCANS;
+            let is_last = next.is_none() && pending.is_empty();
+            let (Some(cursor), false) = (next, is_full || is_last) else {
+                let cursor = ListCursor::Scan { next, pending };
+                return Ok(ListReply {
+                    locks,
+                    next: (!is_last).then_some(cursor),
+                    scanned: scans * SCANNED_PER_CALL,
+                });
+            };
+            let scan = ScanRequest {
+                cursor,
+                pattern: pattern.clone(),
+                dialect: request.dialect,
+            };
+            let scanned = self.operate(OpKind::Scan(&scan), limit).await;
+            let Outcome::Scanned { next: after, keys } = scanned.map_err(needs_scan)? else {
+                return Err(LockError::unreadable());
+            };
+            let name = |key| {
+                let key = String::from_utf8(key).ok()?;
+                Some(key.strip_prefix(&*request.prefix)?.to_owned())
+            };
+            next = after;
+            pending = keys.into_iter().filter_map(name).collect();
+            scans += 1;
         }
-        // The key may have another holder by now, so only the queue is served.
-        let rest = ForceRequest {
-            mode: ForceMode::Grant,
-            token: None,
-            seen: None,
-            foreign: ForeignValues::Keep,
-            ..request.clone()
-        };
-        let mut again = reply.clone();
-        while again.verdict == ForceVerdict::Freed(ForceGrant::More) {
-            (_, again) = self.force(&connection, &rest, "", limit).await?;
-        }
-        let verdict = again.verdict;
-        Ok((time, ForceReply { verdict, ..reply }))
     }
 
-    async fn force(
+    /// Reads the locks with these names. Leaves out those that have ended since they were found, and what is no lock.
+    async fn read_all(
         &self,
-        connection: &Arc<Connection>,
-        request: &ForceRequest,
-        digest: &str,
+        request: &ListRequest,
+        names: Vec<String>,
         limit: Duration,
-    ) -> Result<(ReadTime, ForceReply), LockError> {
-        let seen = seen_argument(request.seen.as_ref());
-        if is_redisson(&request.key) {
-            let forced = self.force_redisson(connection, request, digest, seen, limit);
-            return forced.await;
-        }
-        let mode = match request.mode {
-            ForceMode::Revoke => "revoke",
-            ForceMode::Now => "now",
-            ForceMode::Grant => "grant",
+    ) -> Result<Vec<ListedLock>, LockError> {
+        let candidate = |name: String| {
+            let name = LockName::from(name);
+            // No lock has some names, such as that of the counter of a name with a hash tag.
+            let key = LockKey::new(&request.prefix, &name).ok()?;
+            let key = match request.dialect {
+                Dialect::Redisson { .. } => key.in_dialect(request.dialect),
+                _ => key,
+            };
+            Some((name, key))
         };
-        let token = request.token.map(|token| token.to_string());
-        let floor = connection.floor_us().to_string();
-        let token = token.as_deref().unwrap_or_default();
-        let lead = connection.lead_us().to_string();
-        let texts = [mode, &floor, &lead, &request.label, token, digest];
-        let args: Vec<&[u8]> = texts
-            .iter()
-            .map(|text| text.as_bytes())
-            .chain([&*seen])
-            .collect();
-        let script = FORCE_RELEASE.of(self.is_sharded());
-        let read = reply::force_release;
-        let key = &request.key;
-        let (_, reply) = self
-            .call_script(
-                connection,
-                script,
-                key,
-                &key.all(),
-                &args,
-                read,
-                OPERATOR_REPLY,
-                limit,
-            )
-            .await?;
-        Ok((ReadTime::of_server(reply.server_us), reply.value))
+        let (names, keys): (Vec<_>, Vec<_>) = names.into_iter().filter_map(candidate).unzip();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inspected = self.operate(OpKind::InspectAll(&keys), limit).await?;
+        let Outcome::InspectedAll(found) = inspected else {
+            return Err(LockError::unreadable());
+        };
+        let locks = names.into_iter().zip(keys).zip(found);
+        let locks = locks.filter(|(_, found)| matches!(found.content, KeyContent::Text(_)));
+        Ok(locks
+            .map(|((name, key), found)| ListedLock { name, key, found })
+            .collect())
     }
 }
 
-/// Returns the argument of the script that says what the key must hold.
-pub(crate) fn seen_argument(seen: Option<&SeenKey>) -> Vec<u8> {
-    match seen {
-        None => Vec::new(),
-        Some(SeenKey::Free) => b"none".into(),
-        Some(SeenKey::Text(bytes)) => [b"string ", &bytes[..]].concat(),
-        Some(SeenKey::OtherType { kind, .. }) => kind.clone().into_bytes(),
+/// Only lists need this right.
+fn needs_scan(error: LockError) -> LockError {
+    match error {
+        LockError::Backend(error) if error.kind() == BackendErrorKind::Permission => {
+            let advice = "listing needs `+scan`; use another user for `lockctl`";
+            LockError::Backend(error.with_advice(advice))
+        }
+        other => other,
     }
 }
 
@@ -176,7 +131,11 @@ impl AdminBackend for RedisClient {
     ) -> Boxed<'a, Result<InspectReply, LockError>> {
         Box::pin(async move {
             let began = self.begin_command();
-            let result = self.inspect(key, detail, limit).await;
+            let result = match self.operate(OpKind::Inspect(key, detail), limit).await {
+                Ok(Outcome::Inspected(found)) => Ok(*found),
+                Ok(_) => Err(LockError::unreadable()),
+                Err(error) => Err(error),
+            };
             self.end_command(LockCommand::Inspect, began, result.as_ref().err());
             result
         })
@@ -187,7 +146,12 @@ impl AdminBackend for RedisClient {
         request: &'a ForceRequest,
         limit: Duration,
     ) -> Boxed<'a, Result<(ReadTime, ForceReply), LockError>> {
-        Box::pin(self.force_release(request, limit))
+        Box::pin(async move {
+            match self.operate(OpKind::Force(request), limit).await? {
+                Outcome::Forced(time, reply) => Ok((time, *reply)),
+                _ => Err(LockError::unreadable()),
+            }
+        })
     }
 
     fn list<'a>(

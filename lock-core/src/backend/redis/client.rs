@@ -4,19 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, ToRedisArgs, Value};
-
 use super::access::DeploymentKind;
 use super::channels::Channels;
 use super::connection::Connection;
 use super::connector::Connector;
-use super::errors::{breaks_connection, is_unknown_script, is_wrong_type, rejected};
 use super::pool::Pool;
-use super::reply::ScriptReply;
-use super::scripts::{Script, ScriptCommands};
 use crate::backend::{BackendStatus, NotificationSink};
-use crate::error::LockError;
-use crate::error::foreign_key;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, NotAfter, ServerClock};
@@ -24,6 +17,7 @@ use lock_protocol::codec::Codecs;
 use lock_protocol::codec::conditional::Conditional;
 use lock_protocol::codec::deadline::{DeadlineGetset, SharedDeadlines};
 use lock_protocol::codec::native::Native;
+use lock_protocol::codec::operators::Operators;
 use lock_protocol::codec::owner::Owner;
 use lock_protocol::codec::redisson::Redisson;
 use lock_protocol::codec::watch_multi::WatchMulti;
@@ -33,13 +27,11 @@ use crate::config::ManagerSettings;
 use crate::sync::Mutex;
 use lock_protocol::ttl::whole_millis;
 
-mod batch;
 mod pauses;
 mod run;
 
 use pauses::ReleasePauses;
 
-pub(super) use batch::Call;
 pub(super) use run::{needs_lanes, split};
 
 /// The client of one server, shared by all runtimes of a manager.
@@ -90,6 +82,7 @@ fn codecs(config: &ManagerSettings, is_sharded: bool, written: SharedDeadlines) 
         },
         owner,
         watch_multi,
+        operators: Operators { is_sharded },
     }
 }
 
@@ -178,60 +171,9 @@ impl RedisClient {
         known.changed_at
     }
 
-    /// Runs a script, and reads its reply of at most `largest` bytes. An error names `key`.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each one is a part of the command"
-    )]
-    pub(super) async fn call_script<T>(
-        &self,
-        connection: &Connection,
-        script: &Script,
-        key: &LockKey,
-        keys: &[&str],
-        args: &[impl ToRedisArgs],
-        read: impl Fn(Value) -> Result<ScriptReply<T>, LockError>,
-        largest: usize,
-        limit: Duration,
-    ) -> Result<(Moment, ScriptReply<T>), LockError> {
-        let sent = Clock::System.now();
-        let write_args = |command: &mut Cmd| {
-            command.arg(args);
-        };
-        let deadline = Deadline::after(Clock::System, limit);
-        let form = connection.abilities.script_form();
-        let by_hash = script.by_hash(form, keys, write_args);
-        let mut reply = connection.call(&by_hash, largest, limit).await?;
-        if reply.as_ref().is_err_and(is_unknown_script) {
-            let by_text = script.by_text(form, keys, write_args);
-            let left = deadline.left();
-            reply = connection.call(&by_text, largest, left).await?;
-        }
-        let reply = reply.map_err(|error| server_error(connection, key, &error))?;
-        let reply = read(reply)?;
-        self.record_server_time(connection, sent, reply.server_us);
-        Ok((sent, reply))
-    }
-
     /// Returns the time limit of a command that is sent now.
     pub(super) fn not_after(&self, connection: &Connection, now: Moment) -> NotAfter {
         let clock_sync = self.server_clock.lock().for_connection(connection.first);
         clock_sync.not_after(now, self.command_timeout)
     }
-}
-
-/// Converts an error of the server, and marks the connection broken if it cannot be used any more.
-pub(super) fn server_error(
-    connection: &Connection,
-    key: &LockKey,
-    error: &RedisError,
-) -> LockError {
-    if is_wrong_type(error) {
-        return foreign_key::companion(key);
-    }
-    let error = rejected(connection.user.as_deref(), error);
-    if breaks_connection(&error) {
-        connection.mark_broken(&error);
-    }
-    error
 }

@@ -14,7 +14,6 @@ use super::connection::Connection;
 use super::connector::Connector;
 use super::errors::timed_out;
 use super::pool::Pool;
-use super::reply::unexpected;
 use crate::backend::Renewal;
 use crate::config::confirm::Confirm;
 use crate::error::{BackendErrorKind, LockError};
@@ -100,7 +99,9 @@ impl Confirmer {
         }
         self.run(&connection, &batch, deadline.left()).await;
         drop(leaving);
-        ticket.take().unwrap_or_else(|| all(&unexpected()))
+        ticket
+            .take()
+            .unwrap_or_else(|| all(&LockError::unreadable()))
     }
 
     async fn run(&self, connection: &Connection, batch: &[Arc<Ticket>], limit: Duration) {
@@ -146,7 +147,7 @@ impl Confirmer {
         match outcome {
             Some(Ok(Outcome::Acknowledged { by_disk, replicas })) => Ok((by_disk, replicas)),
             Some(Err(error)) => Err(self.refused(connection, error)),
-            Some(Ok(_)) | None => Err(unexpected()),
+            Some(Ok(_)) | None => Err(LockError::unreadable()),
         }
     }
 

@@ -17,7 +17,7 @@ use super::connector::Connector;
 use super::credentials::CredentialSource;
 use super::node::{Node, Whereabouts};
 use super::place::{NodeAddress, Place, Topology};
-use super::{scripts, security, url};
+use super::{security, url};
 use crate::backend::{Backend, NotificationSink};
 use crate::config::ManagerSettings;
 use crate::config::server::{Security, ServerPlace, SharedProvider};
@@ -27,6 +27,7 @@ use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::CLOCK_TOLERANCE;
+use lock_protocol::scripts;
 
 /// Makes the backends of single servers. They share the login, the settings and the sinks.
 pub(super) struct NodeMaker {

@@ -17,7 +17,6 @@ use super::login::dial_and_log_in;
 use super::node::{EpochReply, Node, Whereabouts};
 use super::place::Protocol;
 use super::report::ConnectionReport;
-use super::scripts::Script;
 use super::transport::Transport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
@@ -25,6 +24,7 @@ use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::clock_sync::ClockSync;
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
+use lock_protocol::scripts::Script;
 
 /// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
 /// drop packets without a reply. Without keepalive, the first call after a pause would time out.

@@ -9,15 +9,11 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError};
 use crate::error::texts::backend_kind;
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::op::Refusal;
-use lock_protocol::redirect::Redirect;
 use lock_protocol::resp::ServerError;
-use lock_protocol::wire::{MAX_LABEL, tidy};
+use lock_protocol::wire::tidy;
 
 /// The longest text of a server that an error or a log line contains.
 pub(super) const MAX_ERROR_TEXT: usize = 300;
-
-/// The user of a connection that does not name one.
-const DEFAULT_USER: &str = "default";
 
 /// The text of a server or connection error, sanitized for errors and logs.
 #[derive(Debug, thiserror::Error)]
@@ -45,26 +41,6 @@ pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> Lock
             LockError::backend(kind, format!("{} ({})", context.into(), error_text(error)))
         }
         kind => LockError::caused(kind, context, Cause(error_text(error))),
-    }
-}
-
-/// Returns what a node of a cluster says about the place of the key.
-fn redirect_of(error: &RedisError) -> Option<Redirect> {
-    Redirect::parse(error.code()?, error.detail().unwrap_or_default())
-}
-
-/// Returns the error for a command that the server rejected. For a missing right it names the user.
-pub(super) fn rejected(user: Option<&str>, error: &RedisError) -> LockError {
-    const REJECTED: &str = "the lock server rejected the command";
-    if kind_of(error) == BackendErrorKind::Permission {
-        let user = tidy(user.unwrap_or(DEFAULT_USER), MAX_LABEL);
-        return lock_error(format!("{REJECTED} of the user `{user}`"), error);
-    }
-    match (lock_error(REJECTED, error), redirect_of(error)) {
-        (LockError::Backend(error), Some(redirect)) => {
-            LockError::Backend(error.with_redirect(redirect))
-        }
-        (error, _) => error,
     }
 }
 
@@ -107,11 +83,16 @@ pub(super) fn is_resp3_unknown(error: &RedisError, login: &RedisConnectionInfo) 
     is_refused && login.protocol().supports_resp3()
 }
 
-/// Returns whether a login was refused for a reason that no other version of the protocol changes.
-pub(super) fn is_unrelated_to_hello(error: &RedisError) -> bool {
-    kind_of(error) == BackendErrorKind::TooManyClients
-        || is_database_out_of_range(error)
-        || is_select_in_cluster(error)
+/// Returns whether a login may have been refused because of the version of the protocol, rather than for a reason that
+/// another version doesn't change.
+pub(super) fn may_refuse_protocol(error: &RedisError) -> bool {
+    let kinds = [
+        BackendErrorKind::Other,
+        BackendErrorKind::Permission,
+        BackendErrorKind::Unsupported,
+    ];
+    let is_of_database = is_database_out_of_range(error) || is_select_in_cluster(error);
+    kinds.contains(&kind_of(error)) && !is_of_database
 }
 
 /// Returns the error for a server that does not know the version of the protocol that the URL demands.
@@ -227,26 +208,8 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
     }
 }
 
-/// Returns whether the same command may succeed a moment later.
-pub(super) fn is_transient(error: &RedisError) -> bool {
-    kind_of(error).is_transient()
-}
-
 /// Returns whether the server does not know the command.
 fn is_unknown_command(error: &RedisError) -> bool {
     let text = error.detail().unwrap_or_default();
     text.contains("unknown command") || text.contains("Unknown command")
-}
-
-/// Returns whether the server does not know the script.
-pub(super) fn is_unknown_script(error: &RedisError) -> bool {
-    error.code() == Some("NOSCRIPT")
-}
-
-/// Returns whether a companion key has an unexpected type.
-pub(super) fn is_wrong_type(error: &RedisError) -> bool {
-    error.code() == Some("WRONGTYPE")
-        || error
-            .detail()
-            .is_some_and(|error_text| error_text.contains("not an integer"))
 }

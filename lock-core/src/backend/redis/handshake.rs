@@ -15,7 +15,6 @@ use super::errors::{
 };
 use super::login;
 use super::node::Node;
-use super::scripts::ScriptForm;
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::{ConnectionKind, LockEvent};
@@ -26,6 +25,7 @@ use lock_protocol::codec::accepted;
 use lock_protocol::identity::{Hello, Info, Role, time_of};
 use lock_protocol::op::{Refusal, RefusalKind};
 use lock_protocol::resp::{CommandBuf, Replies, Reply};
+use lock_protocol::scripts::ScriptForm;
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
 mod preparation;
@@ -156,7 +156,7 @@ impl Connector {
         first: &FirstReplies<'_>,
     ) -> Result<SecondReplies, LockError> {
         if let Err(refusal) = &first.role
-            && refusal.kind.class().is_transient()
+            && refusal.is_temporary()
         {
             let text = format!("cannot read the role of the lock server at {}", node.text);
             return Err(LockError::refused_as(text, refusal));
@@ -244,7 +244,7 @@ impl Connector {
         let info = reply.and_then(|reply| Info::read(reply).ok_or_else(Refusal::unreadable));
         match info {
             Ok(info) => Ok(info.my_epoch().unwrap_or_default()),
-            Err(refusal) if refusal.kind.class().is_transient() => {
+            Err(refusal) if refusal.is_temporary() => {
                 let text = format!("cannot read the epoch of the lock server at {}", node.text);
                 Err(LockError::refused_as(text, &refusal))
             }

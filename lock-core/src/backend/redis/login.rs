@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::dial::Stream;
-use super::errors::{is_closed, is_transient, is_unrelated_to_hello};
+use super::errors::{is_closed, may_refuse_protocol};
 use crate::error::LockError;
 use lock_protocol::resp::{CommandBuf, FrameScan, Malformed, OPERATOR_REPLY, Replies};
 
@@ -54,7 +54,7 @@ fn may_be_of_hello(error: &RedisError, login: &RedisConnectionInfo) -> bool {
         Some("WRONGPASS") => false,
         // Without a password it is the password that is missing.
         Some("NOAUTH") => login.password().is_some(),
-        Some(_) => !is_transient(error) && !is_unrelated_to_hello(error),
+        Some(_) => may_refuse_protocol(error),
         None => error.kind() == ErrorKind::RESP3NotSupported || is_closed(error),
     }
 }

@@ -3,15 +3,15 @@
 use super::*;
 use std::collections::BTreeMap;
 
-use redis::{Cmd, Value};
+use redis::Value;
 use test_support::{FrozenClock, RedisServer};
 
-use crate::backend::redis::scripts::{Script, ScriptCommands, ScriptForm};
 use lock_protocol::clock::ServerMs;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{KeyContent, SeenKey};
 use lock_protocol::lock_state::{Expiring, KeyValue, LockState};
 use lock_protocol::owner_id::OwnerId;
+use lock_protocol::scripts::{Script, ScriptForm};
 use lock_protocol::wire::{EntryKind, QueueEntry};
 
 /// The server with the scripts.
@@ -75,19 +75,11 @@ impl Server {
     }
 
     pub(super) fn run(&mut self, script: &Script, keys: &[&str], args: &[String]) -> Value {
-        let write = |command: &mut Cmd| {
-            command.arg(args);
-        };
-        let command = if self.prelude.is_empty() {
-            script.by_text(self.form, keys, write)
-        } else {
-            // The first line names the language.
-            let (first, rest) = script.text(self.form).split_once('\n').unwrap();
-            let source = [first, "\n", &self.prelude, rest].concat();
-            let mut command = redis::cmd("EVAL");
-            command.arg(source).arg(keys.len()).arg(keys).arg(args);
-            command
-        };
+        // The first line names the language.
+        let (first, rest) = script.text(self.form).split_once('\n').unwrap();
+        let source = [first, "\n", &self.prelude, rest].concat();
+        let mut command = redis::cmd("EVAL");
+        command.arg(source).arg(keys.len()).arg(keys).arg(args);
         command.query(&mut self.connection).unwrap()
     }
 

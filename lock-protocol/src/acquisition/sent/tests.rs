@@ -99,6 +99,16 @@ fn rejected_polls_leave_no_entries() {
     assert_eq!(poll(&mut sent, 1_200_000, "c", Mode::Polling), 1);
 }
 
+/// Nobody knows whether the server executed any of it.
+#[test]
+fn unknown_refusal_keeps_the_entry() {
+    let mut sent = waiting();
+    let copy = send(&mut sent, 0, "c", Mode::Polling);
+    sent.on_error_reply(&copy, FailureClass::Unknown);
+    assert_eq!(entries(&sent).len(), 1);
+    assert!(sent.may_be_present());
+}
+
 #[test]
 fn hundreds_of_reconnects_keep_polls_short() {
     let mut sent = waiting();

@@ -119,6 +119,17 @@ fn error_is_the_last_failure_unless_a_reply_followed() {
 }
 
 #[test]
+fn unknown_refusal_is_repeated_and_is_the_error_of_the_wait() {
+    let mut bench = Bench::queued();
+    bench.to(100).notify(Notification::Poll);
+    bench.fail(FailureClass::Unknown);
+    bench.to(200).notify(Notification::Poll);
+    bench.fail(FailureClass::Unknown);
+    let mut bench = ends(bench);
+    failed_with(bench.cancelled(None), FailureClass::Unknown);
+}
+
+#[test]
 fn poll_that_the_end_of_the_wait_cut_short_does_not_hide_the_holder() {
     let mut bench = Bench::queued();
     bench.to(WAIT - 10).notify(Notification::Poll);

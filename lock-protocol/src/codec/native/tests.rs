@@ -558,7 +558,21 @@ fn refusals_are_classified_by_what_the_server_says() {
             RefusalKind::WrongType,
             FailureClass::ForeignKey,
         ),
-        ("ERR syntax error", RefusalKind::Other, FailureClass::Fatal),
+        (
+            "ERR syntax error",
+            RefusalKind::UnknownCommand,
+            FailureClass::Fatal,
+        ),
+        (
+            "ERR max requests limit exceeded. Limit: 10000",
+            RefusalKind::Other,
+            FailureClass::Unknown,
+        ),
+        (
+            "the plan does not allow it",
+            RefusalKind::Other,
+            FailureClass::Unknown,
+        ),
         // Before Redis 7.
         (
             "ERR Error running script (call to f_0a): @user_script:9: -OOM command not allowed",

@@ -3,7 +3,6 @@
 use crate::backend::redis::connector::Connector;
 use crate::backend::redis::dial::Stream;
 use crate::backend::redis::node::Node;
-use crate::backend::redis::scripts::{self, Script, ScriptForm};
 use crate::error::LockError;
 use crate::error::texts::{no_owner_commands, text_of};
 use crate::telemetry::LockEvent;
@@ -12,6 +11,7 @@ use lock_protocol::codec::accepted;
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
 use lock_protocol::op::{Refusal, RefusalKind};
 use lock_protocol::resp::{CommandBuf, Replies, Reply};
+use lock_protocol::scripts::{self, Script, ScriptForm};
 
 /// The dialect whose scripts `ReleaseMethod::Auto` needs when it uses scripts.
 const SCRIPTED: Dialect = Dialect::SetNxPx {
@@ -66,7 +66,7 @@ impl Connector {
             "the lock server does not load scripts, and each is sent with its text once"
         };
         // A server that refuses each command for a moment, such as while it loads its data, is not restricted.
-        if is_loaded || !refusal.kind.class().is_transient() {
+        if is_loaded || !refusal.is_temporary() {
             self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "SCRIPT LOAD",
@@ -149,7 +149,8 @@ impl Connector {
 
 /// Returns whether the server may have refused the text of a script, and not the command or the user.
 fn may_refuse_text(refusal: &Refusal) -> bool {
-    refusal.kind == RefusalKind::Other && !refusal.is_unknown_command()
+    let kinds = [RefusalKind::Other, RefusalKind::UnknownCommand];
+    kinds.contains(&refusal.kind) && !refusal.is_unknown_command()
 }
 
 /// Writes the commands that load scripts.

@@ -1,0 +1,528 @@
+//! What operators do with locks of any dialect: read one or many of them, find their keys, and take a lock from its
+//! holder.
+//!
+//! | Operation | Commands | State after `next` |
+//! |---|---|---|
+//! | inspect | `inspect.lua`, or `redisson_inspect.lua` | sent |
+//! | inspect all | native: `TIME`, and `GET`, `PTTL` and `ZCARD` for each key; then `ZCARD` of the holders of shared locks. Redisson: `redisson_inspect.lua` for each key | what was found, and which locks are shared |
+//! | scan | `SCAN` | sent |
+//! | force release | `force_release.lua`, or `redisson_force_release.lua` | see below |
+//!
+//! A force release has up to three steps. Each begins after the reply to the one before:
+//!
+//! | Step | Reply | Next |
+//! |---|---|---|
+//! | take | another client's value, which may be removed, and whose digest the operator hasn't seen | take the value with this digest |
+//! | take the value with a digest | | as below |
+//! | take, serve the queue | freed, but more dead waiters stand in the queue than one call removes | serve the queue |
+//! | any | anything else | done |
+//!
+//! Only the queue is served by the last step: by then, the key may have another holder.
+
+use super::redisson::publishers;
+use super::replies::{Parts, accepted, server_time, wrong_type};
+use super::{Codec, ExchangeFacts, LinkFacts, Notes, Progress, Step};
+use crate::dialect::Dialect;
+use crate::inspection::{
+    FoundText, INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime, SeenKey,
+    SeenMember, SeenMembers,
+};
+use crate::key::LockKey;
+use crate::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
+use crate::op::{
+    ForceRequest, ForeignValues, InspectDetail, Op, OpKind, OpState, Outcome, Refusal, ScanRequest,
+};
+use crate::owner_id::OwnerId;
+use crate::resp::{CommandBuf, Replies, Reply, number};
+use crate::scripts::{FORCE_RELEASE, INSPECT, REDISSON_FORCE_RELEASE, REDISSON_INSPECT};
+use crate::wire::{OwnerText, SHARED};
+
+/// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a millisecond. With 5,000
+/// keys the list is a tenth faster, and each call blocks the server ten times as long.
+pub const SCANNED_PER_CALL: u64 = 500;
+
+/// The commands for each key of a list: GET, PTTL and ZCARD.
+const COMMANDS_PER_KEY: usize = 3;
+
+/// The reply to PTTL for a key that does not exist.
+const NO_KEY: i64 = -2;
+
+/// Asks the script for the digest of a foreign value.
+const ASK_DIGEST: &str = "?";
+
+/// The codec of operators.
+#[derive(Clone, Copy, Debug)]
+pub struct Operators {
+    /// Notifications are sharded, as in a cluster.
+    pub is_sharded: bool,
+}
+
+/// How far a force release has come.
+#[derive(Clone, Debug)]
+pub struct ForceState {
+    step: ForceStep,
+    /// The reply that freed the key, once only the queue is left.
+    freed: Option<(ReadTime, ForceReply)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ForceStep {
+    /// Takes the lock, or the foreign value with this digest.
+    Take {
+        digest: String,
+    },
+    ServeQueue,
+}
+
+/// What many inspections have found so far.
+#[derive(Clone, Debug)]
+pub struct InspectAllState {
+    found: Vec<InspectReply>,
+    /// The places of the shared locks, whose holders are counted next.
+    shared: Vec<usize>,
+}
+
+impl Codec for Operators {
+    fn next(&self, op: &mut Op<'_>, facts: &ExchangeFacts<'_>) -> Step {
+        let mut commands = 1;
+        match (&op.kind, &op.state) {
+            (OpKind::Force(request), OpState::New) => {
+                op.state = OpState::Force(Box::new(ForceState::new(request)));
+            }
+            (OpKind::InspectAll(_), OpState::InspectAll(state)) => commands = state.shared.len(),
+            (OpKind::InspectAll(keys), _) => {
+                commands = match keys.first() {
+                    Some(key) if is_redisson(key) => keys.len(),
+                    _ => 1 + COMMANDS_PER_KEY * keys.len(),
+                };
+                op.state = OpState::Sent;
+            }
+            (OpKind::Force(_), _) => {}
+            _ => op.state = OpState::Sent,
+        }
+        op.sent_at = facts.now;
+        Step::Send { commands }
+    }
+
+    fn encode(&self, op: &Op<'_>, link: &LinkFacts<'_>, out: &mut CommandBuf<'_>) {
+        match (&op.kind, &op.state) {
+            (OpKind::Inspect(key, detail), _) => write_inspect(key, *detail, out),
+            (OpKind::InspectAll(keys), OpState::InspectAll(state)) => {
+                for key in state.shared.iter().filter_map(|at| keys.get(*at)) {
+                    out.command("ZCARD").arg(key.holders());
+                }
+            }
+            (OpKind::InspectAll(keys), _) => write_inspect_all(keys, out),
+            (OpKind::Scan(request), _) => write_scan(request, out),
+            (OpKind::Force(request), OpState::Force(state)) => {
+                self.write_force(request, state, link, out);
+            }
+            _ => debug_assert!(false, "not an operation of operators"),
+        }
+    }
+
+    fn read(
+        &self,
+        op: &mut Op<'_>,
+        _: &LinkFacts<'_>,
+        replies: &mut Replies<'_>,
+        notes: &mut Notes,
+    ) -> Progress {
+        let read = match &op.kind {
+            OpKind::Force(request) => return read_force(request, &mut op.state, replies, notes),
+            OpKind::InspectAll(keys) => return read_all(keys, &mut op.state, replies),
+            OpKind::Inspect(key, _) => accepted(replies.next()).and_then(|reply| {
+                let (found, server_us) = if is_redisson(key) {
+                    parse_redisson_inspect(reply)?
+                } else {
+                    parse_inspect(reply)?
+                };
+                notes.server_us = Some(server_us);
+                Ok(Outcome::Inspected(Box::new(found)))
+            }),
+            OpKind::Scan(_) => accepted(replies.next()).and_then(read_scan),
+            _ => Err(Refusal::unreadable()),
+        };
+        Progress::Done(read)
+    }
+}
+
+fn is_redisson(key: &LockKey) -> bool {
+    matches!(key.dialect(), Dialect::Redisson { .. })
+}
+
+fn write_inspect(key: &LockKey, detail: InspectDetail, out: &mut CommandBuf<'_>) {
+    if is_redisson(key) {
+        out.script(&REDISSON_INSPECT, &[key.as_str()]);
+        return;
+    }
+    let detail = match detail {
+        InspectDetail::Short => "",
+        InspectDetail::Digest => "digest",
+    };
+    out.script(&INSPECT, &[key.as_str(), key.queue(), key.holders()])
+        .arg(INSPECTED_WAITERS)
+        .arg(detail)
+        .arg(INSPECTED_MEMBERS);
+}
+
+fn write_inspect_all(keys: &[LockKey], out: &mut CommandBuf<'_>) {
+    if keys.first().is_some_and(is_redisson) {
+        for key in keys {
+            out.script(&REDISSON_INSPECT, &[key.as_str()]);
+        }
+        return;
+    }
+    out.command("TIME");
+    for key in keys {
+        out.command("GET").arg(key.as_str());
+        out.command("PTTL").arg(key.as_str());
+        out.command("ZCARD").arg(key.queue());
+    }
+}
+
+fn write_scan(request: &ScanRequest, out: &mut CommandBuf<'_>) {
+    let kind = match request.dialect {
+        Dialect::Redisson { .. } => "hash",
+        _ => "string",
+    };
+    out.command("SCAN")
+        .arg(request.cursor)
+        .arg("MATCH")
+        .arg(&request.pattern)
+        .arg("COUNT")
+        .arg(SCANNED_PER_CALL)
+        .arg("TYPE")
+        .arg(kind);
+}
+
+fn read_scan(reply: Reply<'_>) -> Result<Outcome, Refusal> {
+    let mut parts = reply.items().ok_or_else(Refusal::unreadable)?;
+    let cursor = parts
+        .next()
+        .and_then(Reply::text)
+        .and_then(number)
+        .ok_or_else(Refusal::unreadable)?;
+    let keys = parts.next().and_then(Reply::items);
+    let keys = keys.ok_or_else(Refusal::unreadable)?;
+    let keys = keys.map(|key| key.text().map(<[u8]>::to_vec));
+    let keys: Option<Vec<_>> = keys.collect();
+    Ok(Outcome::Scanned {
+        next: (cursor != 0).then_some(cursor),
+        keys: keys.ok_or_else(Refusal::unreadable)?,
+    })
+}
+
+/// Reads what each key holds. A key that has disappeared since it was found is free.
+fn read_all(keys: &[LockKey], state: &mut OpState, replies: &mut Replies<'_>) -> Progress {
+    let found = match state {
+        OpState::InspectAll(state) => count_holders(state, replies),
+        _ if keys.first().is_some_and(is_redisson) => keys
+            .iter()
+            .map(|_| Ok(parse_redisson_inspect(accepted(replies.next())?)?.0))
+            .collect(),
+        _ => read_natives(keys.len(), replies),
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(refusal) => return Progress::Done(Err(refusal)),
+    };
+    let is_shared = |found: &InspectReply| matches!(&found.content, KeyContent::Text(text) if text.holder.value.starts_with(SHARED));
+    if let OpState::InspectAll(_) = state {
+        return Progress::Done(Ok(Outcome::InspectedAll(found)));
+    }
+    let shared = found.iter().enumerate();
+    let shared: Vec<_> = shared
+        .filter(|(_, found)| is_shared(found))
+        .map(|(at, _)| at)
+        .collect();
+    // Most lists have none, and need no second exchange.
+    if shared.is_empty() || keys.first().is_some_and(is_redisson) {
+        return Progress::Done(Ok(Outcome::InspectedAll(found)));
+    }
+    *state = OpState::InspectAll(Box::new(InspectAllState { found, shared }));
+    Progress::Next
+}
+
+fn read_natives(keys: usize, replies: &mut Replies<'_>) -> Result<Vec<InspectReply>, Refusal> {
+    let time = ReadTime::of_server(server_time(accepted(replies.next())?)?);
+    let mut found = Vec::with_capacity(keys);
+    for _ in 0..keys {
+        let value = if_right_type(replies.next())?;
+        let pttl = accepted(replies.next())?.integer();
+        let pttl = pttl.ok_or_else(Refusal::unreadable)?;
+        let total = if_right_type(replies.next())?.map_or(Ok(0), count)?;
+        // Another client may have replaced the string since it was found.
+        let value = value.and_then(Reply::text).filter(|_| pttl != NO_KEY);
+        let content = value.map_or(KeyContent::Free, |value| {
+            KeyContent::Text(FoundText::new(u64::try_from(pttl).ok(), value.to_vec()))
+        });
+        found.push(InspectReply {
+            content,
+            total,
+            ..InspectReply::of_nothing(time)
+        });
+    }
+    Ok(found)
+}
+
+fn count_holders(
+    state: &mut InspectAllState,
+    replies: &mut Replies<'_>,
+) -> Result<Vec<InspectReply>, Refusal> {
+    let mut found = std::mem::take(&mut state.found);
+    for at in &state.shared {
+        let total = if_right_type(replies.next())?.map_or(Ok(0), count)?;
+        if let Some(found) = found.get_mut(*at) {
+            found.members.total = total;
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the reply; `None` when the key has another type than the command is for.
+fn if_right_type(reply: Option<Reply<'_>>) -> Result<Option<Reply<'_>>, Refusal> {
+    match reply {
+        Some(reply) if wrong_type(&reply).is_some() => Ok(None),
+        reply => accepted(reply).map(Some),
+    }
+}
+
+fn count(reply: Reply<'_>) -> Result<u64, Refusal> {
+    let number = reply.integer().and_then(|count| u64::try_from(count).ok());
+    number.ok_or_else(Refusal::unreadable)
+}
+
+/// Reads the reply of `inspect.lua`, and the server's time in microseconds.
+pub fn parse_inspect(reply: Reply<'_>) -> Result<(InspectReply, u64), Refusal> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.bytes()?;
+    let server_us = parts.count()?;
+    let total = parts.count()?;
+    let mut members = SeenMembers::default();
+    let content = match verdict {
+        b"free" => KeyContent::Free,
+        b"shared" => {
+            let found = parts.found_text()?;
+            members.total = parts.count()?;
+            // The reply comes from a server, which may send any number.
+            let shown = parts.count()?;
+            for _ in 0..shown.min(INSPECTED_MEMBERS as u64) {
+                members.first.push(SeenMember {
+                    text: parts.text()?,
+                    remaining_ms: Some(parts.count()?),
+                });
+            }
+            KeyContent::Text(found)
+        }
+        b"held" => KeyContent::Text(parts.found_text()?),
+        b"foreign" => KeyContent::OtherType {
+            kind: parts.text()?,
+            digest: parts.text()?,
+        },
+        _ => return Err(Refusal::unreadable()),
+    };
+    let reply = InspectReply {
+        time: ReadTime::of_server(server_us),
+        content,
+        total,
+        entries: parts.texts()?,
+        members,
+    };
+    Ok((reply, server_us))
+}
+
+fn parse_redisson_inspect(reply: Reply<'_>) -> Result<(InspectReply, u64), Refusal> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.bytes()?;
+    let server_us = parts.count()?;
+    let content = match verdict {
+        b"free" => KeyContent::Free,
+        b"held" => KeyContent::Text(parts.found_text()?),
+        b"foreign" => KeyContent::OtherType {
+            kind: parts.text()?,
+            digest: String::new(),
+        },
+        _ => return Err(Refusal::unreadable()),
+    };
+    let reply = InspectReply {
+        content,
+        ..InspectReply::of_nothing(ReadTime::of_server(server_us))
+    };
+    Ok((reply, server_us))
+}
+
+impl ForceState {
+    fn new(request: &ForceRequest) -> Self {
+        let digest = match request.foreign {
+            ForeignValues::Keep => "",
+            ForeignValues::Remove => seen_digest(request).unwrap_or(ASK_DIGEST),
+        };
+        Self {
+            step: ForceStep::Take {
+                digest: digest.to_owned(),
+            },
+            freed: None,
+        }
+    }
+}
+
+fn seen_digest(request: &ForceRequest) -> Option<&str> {
+    request.seen.as_ref().and_then(SeenKey::digest)
+}
+
+impl Operators {
+    fn write_force(
+        self,
+        request: &ForceRequest,
+        state: &ForceState,
+        link: &LinkFacts<'_>,
+        out: &mut CommandBuf<'_>,
+    ) {
+        let (mode, token, digest, seen) = match &state.step {
+            ForceStep::Take { digest } => (
+                request.mode,
+                request.token,
+                digest.as_str(),
+                request.seen.as_ref(),
+            ),
+            ForceStep::ServeQueue => (ForceMode::Grant, None, "", None),
+        };
+        let (key, label) = (&request.key, &request.label);
+        let seen = seen_argument(seen);
+        if is_redisson(key) {
+            let has_counter = key.dialect().capabilities().fencing_token;
+            let counter = has_counter.then(|| key.redisson_counter());
+            let mut keys = vec![key.as_str()];
+            keys.extend(counter.as_deref());
+            let mut command = out.script(&REDISSON_FORCE_RELEASE, &keys);
+            command.arg(match mode {
+                ForceMode::Revoke => "revoke",
+                ForceMode::Now | ForceMode::Grant => "now",
+            });
+            command.arg(OwnerText {
+                owner_id: OwnerId::nil(),
+                label,
+            });
+            match token {
+                Some(token) => command.arg(token),
+                None => command.arg(""),
+            };
+            command.arg(digest).arg(&seen).arg(&*key.redisson_channel());
+            for publisher in publishers(self.is_sharded) {
+                command.arg(*publisher);
+            }
+            return;
+        }
+        let mut command = out.script(FORCE_RELEASE.of(self.is_sharded), &key.all());
+        command.arg(match mode {
+            ForceMode::Revoke => "revoke",
+            ForceMode::Now => "now",
+            ForceMode::Grant => "grant",
+        });
+        command.arg(link.floor_us).arg(link.lead_us).arg(label);
+        match token {
+            Some(token) => command.arg(token),
+            None => command.arg(""),
+        };
+        command.arg(digest).arg(&seen);
+    }
+}
+
+/// Returns the argument of the script that says what the key must hold.
+pub fn seen_argument(seen: Option<&SeenKey>) -> Vec<u8> {
+    match seen {
+        None => Vec::new(),
+        Some(SeenKey::Free) => b"none".into(),
+        Some(SeenKey::Text(bytes)) => [b"string ", &bytes[..]].concat(),
+        Some(SeenKey::OtherType { kind, .. }) => kind.clone().into_bytes(),
+    }
+}
+
+fn read_force(
+    request: &ForceRequest,
+    state: &mut OpState,
+    replies: &mut Replies<'_>,
+    notes: &mut Notes,
+) -> Progress {
+    let lock_type = if is_redisson(&request.key) {
+        "lock"
+    } else {
+        "string"
+    };
+    let read = accepted(replies.next()).and_then(|reply| parse_force(reply, lock_type));
+    let (mut reply, server_us) = match read {
+        Ok(read) => read,
+        Err(refusal) => return Progress::Done(Err(refusal)),
+    };
+    notes.server_us = Some(server_us);
+    let OpState::Force(state) = state else {
+        return Progress::Done(Err(Refusal::unreadable()));
+    };
+    let removes = request.foreign == ForeignValues::Remove;
+    if let (ForceVerdict::Foreign { digest }, ForceStep::Take { digest: named }) =
+        (&reply.verdict, &state.step)
+        && removes
+        && named == ASK_DIGEST
+    {
+        let digest = digest.clone();
+        state.step = ForceStep::Take { digest };
+        return Progress::Next;
+    }
+    if let ForceVerdict::Foreign { .. } = reply.verdict
+        && removes
+        && seen_digest(request).is_some()
+    {
+        reply.verdict = ForceVerdict::Changed;
+    }
+    let time = ReadTime::of_server(server_us);
+    if reply.verdict == ForceVerdict::Freed(ForceGrant::More) {
+        state.step = ForceStep::ServeQueue;
+        state.freed.get_or_insert((time, reply));
+        return Progress::Next;
+    }
+    let (time, reply) = match state.freed.take() {
+        Some((time, freed)) => {
+            let verdict = reply.verdict;
+            (time, ForceReply { verdict, ..freed })
+        }
+        None => (time, reply),
+    };
+    Progress::Done(Ok(Outcome::Forced(time, Box::new(reply))))
+}
+
+/// Reads the reply of a force release, and the server's time in microseconds. `lock_type` is the type of a key that is a
+/// lock.
+pub fn parse_force(reply: Reply<'_>, lock_type: &str) -> Result<(ForceReply, u64), Refusal> {
+    let mut parts = Parts::of(reply)?;
+    let verdict = parts.bytes()?;
+    let server_us = parts.count()?;
+    let found = parts.text()?;
+    let text = parts.found_text()?;
+    let locked_ms = text.holder.remaining_ms.unwrap_or(0);
+    let content = match found.as_str() {
+        "none" => KeyContent::Free,
+        found if found == lock_type => KeyContent::Text(text),
+        _ => KeyContent::OtherType {
+            kind: found,
+            digest: String::new(),
+        },
+    };
+    let verdict = match verdict {
+        b"free" => ForceVerdict::Free,
+        b"changed" => ForceVerdict::Changed,
+        b"endless" => ForceVerdict::Endless,
+        b"foreign" => ForceVerdict::Foreign {
+            digest: parts.text()?,
+        },
+        b"revoked" => ForceVerdict::Revoked { locked_ms },
+        b"freed" => ForceVerdict::Freed(match parts.bytes()? {
+            b"none" => ForceGrant::None,
+            b"waiter" => ForceGrant::Waiter,
+            b"more" => ForceGrant::More,
+            _ => return Err(Refusal::unreadable()),
+        }),
+        _ => return Err(Refusal::unreadable()),
+    };
+    Ok((ForceReply { verdict, content }, server_us))
+}

@@ -31,15 +31,15 @@ impl Role {
     /// Reads the reply to `ROLE`. Returns `None` if the server doesn't know roles.
     pub fn of_reply(reply: Reply<'_>) -> Option<Self> {
         let first = reply.items()?.next();
-        Some(Self::named(first.and_then(text_of).unwrap_or_default()))
+        Some(Self::named(first.and_then(Reply::word).unwrap_or_default()))
     }
 
     /// A name that isn't known is that of a replica: nothing may be written there.
-    fn named(name: &[u8]) -> Self {
+    fn named(name: &str) -> Self {
         match name {
-            b"master" => Self::Primary,
-            b"active-replica" => Self::ActiveReplica,
-            b"sentinel" => Self::Sentinel,
+            "master" => Self::Primary,
+            "active-replica" => Self::ActiveReplica,
+            "sentinel" => Self::Sentinel,
             _ => Self::Replica,
         }
     }
@@ -60,9 +60,9 @@ impl Hello {
             return hello;
         };
         while let (Some(name), Some(value)) = (items.next(), items.next()) {
-            match (text_of(name), text_of(value)) {
-                (Some(b"role"), Some(role)) => hello.role = Some(Role::named(role)),
-                (Some(b"mode"), Some(mode)) => hello.is_in_cluster = Some(mode == b"cluster"),
+            match (name.word(), value.word()) {
+                (Some("role"), Some(role)) => hello.role = Some(Role::named(role)),
+                (Some("mode"), Some(mode)) => hello.is_in_cluster = Some(mode == "cluster"),
                 _ => {}
             }
         }
@@ -85,9 +85,7 @@ impl<'a> Info<'a> {
 
     /// Returns `None` if the reply isn't a text.
     pub fn read(reply: Reply<'a>) -> Option<Self> {
-        text_of(reply)
-            .and_then(|text| str::from_utf8(text).ok())
-            .map(Self)
+        reply.word().map(Self)
     }
 
     pub fn field(self, name: &str) -> Option<&'a str> {
@@ -97,7 +95,7 @@ impl<'a> Info<'a> {
     }
 
     pub fn role(self) -> Option<Role> {
-        self.field("role").map(|role| Role::named(role.as_bytes()))
+        self.field("role").map(Role::named)
     }
 
     /// Returns a number for the process of the server.
@@ -123,14 +121,9 @@ impl<'a> Info<'a> {
 /// Reads the reply to `TIME`, in microseconds.
 pub fn time_of(reply: Reply<'_>) -> Option<u64> {
     let mut parts = reply.items()?;
-    let mut next = || number(text_of(parts.next()?)?);
+    let mut next = || number(parts.next()?.text()?);
     let (seconds, micros) = (next()?, next()?);
     Some(seconds.saturating_mul(1_000_000).saturating_add(micros))
-}
-
-/// Servers send names as strings, and proxies as a status.
-fn text_of(reply: Reply<'_>) -> Option<&[u8]> {
-    reply.text().or_else(|| reply.status())
 }
 
 #[cfg(test)]

@@ -13,6 +13,15 @@ pub const INSPECTED_WAITERS: usize = 100;
 /// members, at most 256.
 pub const INSPECTED_MEMBERS: usize = 512;
 
+/// What an inspection reads of a foreign value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InspectDetail {
+    /// Its type, and the beginning of a string. This costs the same for each value.
+    Short,
+    /// Also the digest of a hash, for a release that compares it. The server reads the whole hash.
+    Digest,
+}
+
 /// When a backend read a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadTime {

@@ -23,7 +23,9 @@ pub use self::commands::{
     AcquireCommand, AcquireReply, Env, Purpose, RawHolder, ReleaseCommand, ReleaseReply,
     RenewCommand, RenewReply, Verdict,
 };
-pub use self::force::{ForceCommand, ForceGrant, ForceMode, ForceReply, ForceVerdict};
+pub use self::force::{
+    ForceCommand, ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
+};
 use self::group::Freed;
 use self::queue::{NextOwner, QueueScan};
 

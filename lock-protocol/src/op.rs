@@ -25,9 +25,9 @@ use crate::codec::redisson::RedissonState;
 use crate::codec::watch_multi::WatchState;
 use crate::dialect::Dialect;
 use crate::fencing_token::FencingToken;
-use crate::inspection::{InspectReply, ReadTime, SeenKey};
+use crate::inspection::{InspectDetail, InspectReply, ReadTime};
 use crate::key::LockKey;
-use crate::lock_state::{ForceMode, ForceReply};
+use crate::lock_state::{ForceReply, ForceRequest};
 use crate::redirect::Redirect;
 pub use crate::renewal::Renewal;
 use crate::resp::{LOCK_REPLY, OPERATOR_REPLY};
@@ -74,15 +74,6 @@ impl OpKind<'_> {
     }
 }
 
-/// What an inspection reads of a foreign value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InspectDetail {
-    /// Its type, and the beginning of a string. This costs the same for each value.
-    Short,
-    /// Also the digest of a hash, for a release that compares it. The server reads the whole hash.
-    Digest,
-}
-
 /// One SCAN.
 #[derive(Clone, Debug)]
 pub struct ScanRequest {
@@ -92,29 +83,6 @@ pub struct ScanRequest {
     pub pattern: String,
     /// Decides the type of the keys.
     pub dialect: Dialect,
-}
-
-/// What an operator's release does.
-#[derive(Clone, Debug)]
-pub struct ForceRequest {
-    pub key: LockKey,
-    pub mode: ForceMode,
-    /// The label of a revoked key.
-    pub label: String,
-    /// The token that the lock must have; `None` for any.
-    pub token: Option<FencingToken>,
-    /// What the key must hold; `None` for anything.
-    pub seen: Option<SeenKey>,
-    pub foreign: ForeignValues,
-    /// The longest lease of a revoked key, where locks may have an endless one.
-    pub longest: Duration,
-}
-
-/// What an operator's release does with the value of another client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignValues {
-    Keep,
-    Remove,
 }
 
 /// How far an operation has come.

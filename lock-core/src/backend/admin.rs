@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::Boxed;
 use crate::error::LockError;
 use lock_protocol::dialect::Dialect;
+pub(crate) use lock_protocol::inspection::InspectDetail;
 use lock_protocol::inspection::{InspectReply, ListCursor, ReadTime};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::lock_state::ForceReply;
-pub(crate) use lock_protocol::op::{ForceRequest, ForeignValues, InspectDetail};
+pub(crate) use lock_protocol::lock_state::{ForceRequest, ForeignValues};
 
 /// Reads locks, and takes them from their holders. Each operation is for the locks of any dialect.
 pub(crate) trait AdminBackend: Send + Sync + 'static {

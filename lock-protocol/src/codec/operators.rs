@@ -24,14 +24,14 @@ use super::replies::{Parts, accepted, server_time, wrong_type};
 use super::{Codec, ExchangeFacts, LinkFacts, Notes, Progress, Step};
 use crate::dialect::Dialect;
 use crate::inspection::{
-    FoundText, INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectReply, KeyContent, ReadTime, SeenKey,
-    SeenMember, SeenMembers,
+    FoundText, INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectDetail, InspectReply, KeyContent,
+    ReadTime, SeenKey, SeenMember, SeenMembers,
 };
 use crate::key::LockKey;
-use crate::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
-use crate::op::{
-    ForceRequest, ForeignValues, InspectDetail, Op, OpKind, OpState, Outcome, Refusal, ScanRequest,
+use crate::lock_state::{
+    ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
 };
+use crate::op::{Op, OpKind, OpState, Outcome, Refusal, ScanRequest};
 use crate::owner_id::OwnerId;
 use crate::resp::{CommandBuf, Replies, Reply, number};
 use crate::scripts::{FORCE_RELEASE, INSPECT, REDISSON_FORCE_RELEASE, REDISSON_INSPECT};

@@ -1,11 +1,37 @@
 //! What an operator's release does with a lock state.
 
+use std::time::Duration;
+
 use super::{Env, Expiring, KeyValue, LockState};
 use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
 use crate::inspection::{KeyContent, SeenKey};
+use crate::key::LockKey;
 use crate::owner_id::OwnerId;
 use crate::wire::{OwnerValue, WireNotification};
+
+/// What an operator's release does.
+#[derive(Clone, Debug)]
+pub struct ForceRequest {
+    pub key: LockKey,
+    pub mode: ForceMode,
+    /// The label of a revoked key.
+    pub label: String,
+    /// The token that the lock must have; `None` for any.
+    pub token: Option<FencingToken>,
+    /// What the key must hold; `None` for anything.
+    pub seen: Option<SeenKey>,
+    pub foreign: ForeignValues,
+    /// The longest lease of a revoked key, where locks may have an endless one.
+    pub longest: Duration,
+}
+
+/// What an operator's release does with the value of another client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForeignValues {
+    Keep,
+    Remove,
+}
 
 /// How an operator's release treats the holder's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

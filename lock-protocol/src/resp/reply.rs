@@ -97,6 +97,11 @@ impl<'a> Reply<'a> {
         Some(split_line(self.0.strip_prefix(b"+")?)?.0)
     }
 
+    /// Returns a string or a status, if it is text. Servers name things in either form.
+    pub fn word(self) -> Option<&'a str> {
+        str::from_utf8(self.text().or_else(|| self.status())?).ok()
+    }
+
     pub fn integer(self) -> Option<i64> {
         let (digits, _) = split_line(self.0.strip_prefix(b":")?)?;
         str::from_utf8(digits).ok()?.parse().ok()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
+use redis::{RedisConnectionInfo, RedisError};
 use tokio::time::error::Elapsed;
 
 use super::credentials::{self, Issued};
@@ -18,7 +18,8 @@ use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use lock_protocol::codec::abilities::Abilities;
-use lock_protocol::resp::{ASKING, LOCK_REPLY, Replies, Reply};
+use lock_protocol::codec::accepted;
+use lock_protocol::resp::{CommandBuf, OPERATOR_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
 use crate::sync::Mutex;
@@ -151,16 +152,14 @@ impl Connection {
         let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
             .await
             .map_err(|_elapsed| timed_out(&self.unreachable_text()))?;
-        match self
-            .call(&issued.auth(), LOCK_REPLY, deadline.left())
-            .await?
-        {
+        let replies = self.ask(|out| issued.write_auth(out), 1, deadline.left());
+        match accepted(Replies::new(&replies.await?).next()) {
             Ok(_) => {
                 *self.renew_login_at.lock() = issued.renew_at;
                 Ok(())
             }
-            Err(error) => {
-                let error = credentials::refused(&error);
+            Err(refusal) => {
+                let error = credentials::refused(&refusal);
                 self.mark_broken(&error);
                 Err(error)
             }
@@ -202,57 +201,24 @@ impl Connection {
         self.transport.abort();
     }
 
-    /// Sends one command and waits at most `limit` for its reply, which has at most `largest` bytes. The inner result
-    /// is the server's.
-    pub(super) async fn call(
+    /// Sends questions at once, and waits at most `limit` for the replies to them: one for each.
+    pub(super) async fn ask(
         &self,
-        command: &Cmd,
-        largest: usize,
+        write: impl Fn(&mut CommandBuf<'_>) + Unpin,
+        replies: usize,
         limit: Duration,
-    ) -> Result<Result<Value, RedisError>, LockError> {
-        let write = |out: &mut Vec<u8>| {
-            self.write_asking(out);
-            command.write_packed_command(out);
-        };
+    ) -> Result<Vec<u8>, LockError> {
         let expected = Expected {
-            replies: 1,
-            largest,
+            replies,
+            largest: OPERATOR_REPLY,
         };
-        let reply = self.exchange(write, expected, limit).await?;
-        let value = self.values(&reply)?.pop().unwrap_or(Ok(Value::Nil));
-        Ok(value)
-    }
-
-    /// As [`call`](Self::call), for many commands in one pipeline. Returns one reply for each, in order.
-    pub(super) async fn call_all(
-        &self,
-        pipeline: &Pipeline,
-        largest: usize,
-        limit: Duration,
-    ) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        let write = |out: &mut Vec<u8>| {
-            for command in pipeline.cmd_iter() {
-                self.write_asking(out);
-                command.write_packed_command(out);
-            }
-        };
-        let expected = Expected {
-            replies: pipeline.len(),
-            largest,
-        };
-        let replies = self.exchange(write, expected, limit).await?;
-        self.values(&replies)
+        let write = |out: &mut Vec<u8>| write(&mut CommandBuf::new(out).asking(self.is_asking));
+        self.exchange(write, expected, limit).await
     }
 
     /// Returns whether `ASKING` stands in front of each command.
     pub(super) fn is_asking(&self) -> bool {
         self.is_asking
-    }
-
-    fn write_asking(&self, out: &mut Vec<u8>) {
-        if self.is_asking {
-            out.extend_from_slice(ASKING);
-        }
     }
 
     /// Sends the commands that `write` encodes, with `ASKING` in front of each if
@@ -279,14 +245,6 @@ impl Connection {
             self.has_answered.store(true, Ordering::Relaxed);
         }
         Ok(replies)
-    }
-
-    /// Reads the replies. An error of the server is a reply.
-    fn values(&self, replies: &[u8]) -> Result<Vec<Result<Value, RedisError>>, LockError> {
-        let values = Replies::new(replies).map(|reply| redis::parse_redis_value(reply.bytes()));
-        let values: Result<Vec<_>, _> = values.collect();
-        let values = values.map_err(|error| self.unusable(&error))?;
-        Ok(values.into_iter().map(Value::extract_error).collect())
     }
 
     /// Records a command that was sent `limit` ago and got no reply. Returns whether the server has

@@ -13,7 +13,7 @@ use super::credentials::Issued;
 use super::dial::{Stream, dial};
 use super::errors::{connect_error, error_text, timed_out};
 use super::handshake::Greeting;
-use super::login::dial_and_log_in;
+use super::login::{Fallback, dial_and_log_in};
 use super::node::{EpochReply, Node, Whereabouts};
 use super::place::Protocol;
 use super::report::ConnectionReport;
@@ -213,12 +213,19 @@ impl Connector {
             stream.map_err(|error| connect_error(&node.text, &error))
         };
         let opening = async {
-            let may_fall_back = self.access.protocol.is_none();
-            let logged_in = dial_and_log_in(dial, &login, may_fall_back).await?;
+            let fallback = match self.access.protocol {
+                Some(_) => Fallback::Never,
+                None if node.knows_resp3() => Fallback::AfterRefusal,
+                None => Fallback::AfterRefusalOrEnd,
+            };
+            let logged_in = dial_and_log_in(dial, &login, fallback).await?;
             let (mut stream, protocol, refusal) =
                 logged_in.map_err(|error| self.setup_error(&node, &login, &error))?;
             let greeting = self.handshake(&node, &mut stream, protocol, kind).await?;
             node.saw_process(greeting.first.run_id);
+            if protocol.supports_resp3() {
+                node.accepted_resp3();
+            }
             if let Some(refusal) = refusal {
                 self.speaks_resp2_from_now(&node, greeting.first.run_id, &refusal);
             }

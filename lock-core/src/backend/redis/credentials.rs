@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::connection::Connection;
-use super::errors::{MAX_ERROR_TEXT, lock_error};
+use super::errors::MAX_ERROR_TEXT;
 use crate::config::credentials::{CredentialFuture, Credentials};
 use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
@@ -20,6 +20,8 @@ use crate::sync::{Mutex, Process, catch, caught};
 use crate::telemetry::{LockEvent, PanicSource, Reporter};
 use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::op::Refusal;
+use lock_protocol::resp::CommandBuf;
 use lock_protocol::wire::tidy;
 
 /// The shortest pause between two renewals, for credentials that are almost or entirely expired.
@@ -354,11 +356,9 @@ impl Issued {
         }
     }
 
-    /// Returns the command that logs in.
-    pub(super) fn auth(&self) -> redis::Cmd {
-        let mut auth = redis::cmd("AUTH");
-        auth.arg(&self.user).arg(&self.password);
-        auth
+    /// Writes the command that logs in.
+    pub(super) fn write_auth(&self, out: &mut CommandBuf<'_>) {
+        out.command("AUTH").arg(&self.user).arg(&self.password);
     }
 }
 
@@ -371,8 +371,8 @@ fn panicked() -> LockError {
 }
 
 /// Returns the error of a refused login.
-pub(super) fn refused(error: &redis::RedisError) -> LockError {
-    lock_error("the lock server refused new credentials", error)
+pub(super) fn refused(refusal: &Refusal) -> LockError {
+    LockError::refused_as("the lock server refused new credentials", refusal)
 }
 
 #[cfg(test)]

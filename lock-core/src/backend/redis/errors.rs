@@ -15,11 +15,6 @@ use lock_protocol::wire::tidy;
 /// The longest text of a server that an error or a log line contains.
 pub(super) const MAX_ERROR_TEXT: usize = 300;
 
-/// The text of a server or connection error, sanitized for errors and logs.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Cause(String);
-
 /// Before the arguments of a command that the server does not know. Those of a login have the password.
 const ARGUMENTS: &str = ", with args beginning with";
 
@@ -31,17 +26,6 @@ pub(super) fn error_text(error: &RedisError) -> String {
 
 fn without_arguments(text: &str) -> &str {
     text.split(ARGUMENTS).next().unwrap_or_default()
-}
-
-/// Converts an error of the client library or the server.
-pub(super) fn lock_error(context: impl Into<String>, error: &RedisError) -> LockError {
-    match kind_of(error) {
-        // The server says which right is missing. That is what the reader needs.
-        kind @ BackendErrorKind::Permission => {
-            LockError::backend(kind, format!("{} ({})", context.into(), error_text(error)))
-        }
-        kind => LockError::caused(kind, context, Cause(error_text(error))),
-    }
 }
 
 /// Returns the error for a failed connection, with address and reason in one line.

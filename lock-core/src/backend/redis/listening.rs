@@ -45,9 +45,9 @@ use tokio::sync::watch;
 use super::channels::{ChannelKind, Phase};
 use super::client::RedisClient;
 use super::credentials::{self, Issued, SubscriptionLogin};
-use super::errors::{io_error, lock_error};
+use super::errors::io_error;
 use super::node::Node;
-use super::pushes::{Heartbeat, Push, Pushes, Subscribing, redis_error};
+use super::pushes::{Heartbeat, Push, Pushes, Subscribing};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::caught;
 use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse, PanicSource};
@@ -55,6 +55,7 @@ use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::key::key_of_channel;
 use lock_protocol::mailbox::Notification;
+use lock_protocol::op::Refusal;
 use lock_protocol::resp::{LOCK_REPLY, Reply, ServerError};
 use lock_protocol::wire::WireNotification;
 
@@ -338,7 +339,7 @@ impl Seen<'_> {
             channels.forget(how, channel);
             return;
         }
-        let error = lock_error("cannot subscribe to the channel", &redis_error(error));
+        let error = LockError::refused_as("cannot subscribe to the channel", &Refusal::of(error));
         let pause = if error.is_retryable() {
             AFTER_ERROR
         } else {
@@ -356,7 +357,7 @@ impl Seen<'_> {
         let Some(error) = reply.error() else {
             return Ok(());
         };
-        let error = credentials::refused(&redis_error(error));
+        let error = credentials::refused(&Refusal::of(error));
         self.client.reporter.emit(&LockEvent::LoginFailed {
             error: &error,
             reason: None,

@@ -25,22 +25,36 @@ const READ: usize = 8 * 1024;
 /// A socket, the version of the protocol that it speaks, and why that is not RESP3 if it was tried.
 type LoggedIn = (Stream, ProtocolVersion, Option<RedisError>);
 
-/// Dials and logs in. A server that refuses RESP3 is dialed once more, for RESP2, if `may_fall_back`. The inner error is
-/// that of the last login.
+/// When a login in RESP3 is followed by one in RESP2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fallback {
+    Never,
+    AfterRefusal,
+    /// Also if the connection ends, which is how some services refuse. A server that has accepted RESP3 before ends a
+    /// connection for another reason, such as its number of clients, and must not be dialed twice as often for that.
+    AfterRefusalOrEnd,
+}
+
+/// Dials and logs in. The inner error is that of the last login.
 ///
 /// Services word the refusal in many ways, and some close the connection. So every refusal but that of a password leads
 /// to the second attempt, and its error is the one that counts.
 pub(super) async fn dial_and_log_in<D: Future<Output = Result<Stream, LockError>>>(
     dial: impl Fn() -> D,
     login: &RedisConnectionInfo,
-    may_fall_back: bool,
+    fallback: Fallback,
 ) -> Result<Result<LoggedIn, RedisError>, LockError> {
     let protocol = login.protocol();
     let error = match log_in(dial().await?, login).await {
         Ok(stream) => return Ok(Ok((stream, protocol, None))),
         Err(error) => error,
     };
-    if !may_fall_back || !protocol.supports_resp3() || !may_be_of_hello(&error, login) {
+    let falls_back = match fallback {
+        Fallback::Never => false,
+        Fallback::AfterRefusal => may_be_of_hello(&error, login),
+        Fallback::AfterRefusalOrEnd => may_be_of_hello(&error, login) || is_closed(&error),
+    };
+    if !falls_back || !protocol.supports_resp3() {
         return Ok(Err(error));
     }
     let login = login.clone().set_protocol(ProtocolVersion::RESP2);
@@ -55,7 +69,7 @@ fn may_be_of_hello(error: &RedisError, login: &RedisConnectionInfo) -> bool {
         // Without a password it is the password that is missing.
         Some("NOAUTH") => login.password().is_some(),
         Some(_) => may_refuse_protocol(error),
-        None => error.kind() == ErrorKind::RESP3NotSupported || is_closed(error),
+        None => error.kind() == ErrorKind::RESP3NotSupported,
     }
 }
 

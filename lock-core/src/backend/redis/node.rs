@@ -35,6 +35,8 @@ pub(super) struct Node {
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
 #[derive(Debug, Default)]
 struct Resp2 {
+    /// The server has accepted RESP3 before.
+    is_needless: AtomicBool,
     /// When RESP3 is tried again, in nanoseconds of the system's clock; 0 if it was never refused.
     until: AtomicU64,
     /// The server process that has refused it.
@@ -90,6 +92,15 @@ impl Node {
         let known_until = self.resp2.until.swap(until.as_nanos(), Ordering::AcqRel);
         let known_run_id = self.resp2.run_id.swap(run_id, Ordering::AcqRel);
         known_until == 0 || known_run_id != run_id
+    }
+
+    /// Returns whether the server has ever accepted RESP3, so that it closes connections for another reason.
+    pub(super) fn knows_resp3(&self) -> bool {
+        self.resp2.is_needless.load(Ordering::Acquire)
+    }
+
+    pub(super) fn accepted_resp3(&self) {
+        self.resp2.is_needless.store(true, Ordering::Release);
     }
 
     /// Records the server process of a new connection. Another one may know RESP3.

@@ -63,7 +63,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use redis::{RedisError, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -457,16 +456,6 @@ fn on_reply<'a, T>(
         (Awaited::Command { tag, .. }, _) => Push::Reply(tag, reply),
         _ => Push::Other,
     })
-}
-
-/// Returns the error in the form that [`errors`](super::errors) reads.
-pub(super) fn redis_error(error: ServerError<'_>) -> RedisError {
-    let line = format!("-{}\r\n", error.text());
-    let parsed = redis::parse_redis_value(line.as_bytes());
-    let error = parsed.and_then(Value::extract_error);
-    error
-        .err()
-        .unwrap_or_else(|| io::Error::from(io::ErrorKind::InvalidData).into())
 }
 
 /// Starts the time of the next command without an answer.

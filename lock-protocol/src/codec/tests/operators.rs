@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::fencing_token::FencingToken;
-use crate::inspection::{FoundText, InspectReply, KeyContent, SeenKey};
-use crate::lock_state::{ForceGrant, ForceMode, ForceReply, ForceVerdict};
-use crate::op::{ForceRequest, ForeignValues, InspectDetail, ScanRequest};
+use crate::inspection::{FoundText, InspectDetail, InspectReply, KeyContent, SeenKey};
+use crate::lock_state::{
+    ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
+};
+use crate::op::ScanRequest;
 
 const REDISSON: Dialect = Dialect::Redisson {
     lock: RedissonLock::Fenced,

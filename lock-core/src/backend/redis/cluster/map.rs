@@ -1,8 +1,7 @@
 //! Reads the reply to `CLUSTER SLOTS`.
 
-use redis::Value;
-
 use super::super::place::NodeAddress;
+use lock_protocol::resp::Reply;
 use lock_protocol::route::{HashSlot, SLOTS};
 
 /// Slots in a row that one node owns.
@@ -15,33 +14,29 @@ pub(super) struct OwnedRange {
 
 /// Reads the ranges. An empty or missing host is that of the node which replied. With TLS, the host name
 /// in the metadata is preferred, because a certificate rarely has the number.
-pub(super) fn ranges(reply: &Value, from: &NodeAddress, has_tls: bool) -> Option<Vec<OwnedRange>> {
-    let Value::Array(ranges) = reply else {
-        return None;
-    };
-    let read = |range: &Value| {
-        let Value::Array(parts) = range else {
-            return None;
-        };
-        let [first, last, owner, ..] = parts.as_slice() else {
-            return None;
-        };
+pub(super) fn ranges(
+    reply: Reply<'_>,
+    from: &NodeAddress,
+    has_tls: bool,
+) -> Option<Vec<OwnedRange>> {
+    let read = |range: Reply<'_>| {
+        let mut parts = range.items()?;
         Some(OwnedRange {
-            first: slot(first)?,
-            last: slot(last)?,
-            owner: address(owner, from, has_tls)?,
+            first: slot(parts.next()?)?,
+            last: slot(parts.next()?)?,
+            owner: address(parts.next()?, from, has_tls)?,
         })
     };
-    ranges.iter().map(read).collect()
+    reply.items()?.map(read).collect()
 }
 
-fn slot(value: &Value) -> Option<HashSlot> {
-    let slot = redis::from_redis_value_ref(value).ok()?;
+fn slot(reply: Reply<'_>) -> Option<HashSlot> {
+    let slot = reply.integer()?.try_into().ok()?;
     (slot < SLOTS).then_some(slot)
 }
 
 /// Reads the address of a node.
-pub(super) fn address(node: &Value, from: &NodeAddress, has_tls: bool) -> Option<NodeAddress> {
+pub(super) fn address(node: Reply<'_>, from: &NodeAddress, has_tls: bool) -> Option<NodeAddress> {
     let node = NodeParts::read(node)?;
     let port = node.port;
     let name = node.metadata("hostname").filter(|_| has_tls);
@@ -53,7 +48,7 @@ pub(super) fn address(node: &Value, from: &NodeAddress, has_tls: bool) -> Option
 }
 
 /// Reads the addresses of a node that a redirection may have.
-pub(super) fn endpoints(node: &Value) -> Vec<NodeAddress> {
+pub(super) fn endpoints(node: Reply<'_>) -> Vec<NodeAddress> {
     let Some(node) = NodeParts::read(node) else {
         return Vec::new();
     };
@@ -69,78 +64,86 @@ struct NodeParts<'a> {
     /// `None` if it is that of the node which replied.
     host: Option<String>,
     port: u16,
-    metadata: Option<&'a Value>,
+    metadata: Option<Reply<'a>>,
 }
 
 impl<'a> NodeParts<'a> {
-    fn read(node: &'a Value) -> Option<Self> {
-        let Value::Array(parts) = node else {
-            return None;
-        };
-        let [host, port, rest @ ..] = parts.as_slice() else {
-            return None;
-        };
-        let host = redis::from_redis_value_ref::<String>(host).ok();
+    fn read(node: Reply<'a>) -> Option<Self> {
+        let mut parts = node.items()?;
+        let host = parts.next()?.word();
         Some(Self {
-            host: host.filter(|host| !host.is_empty() && host != "?"),
-            port: redis::from_redis_value_ref(port).ok()?,
-            metadata: rest.get(1),
+            host: host
+                .filter(|host| !matches!(*host, "" | "?"))
+                .map(str::to_owned),
+            port: parts.next()?.integer()?.try_into().ok()?,
+            // Behind the node's id.
+            metadata: parts.nth(1),
         })
     }
 
     fn metadata(&self, key: &str) -> Option<String> {
-        let pairs = self.metadata?.as_map_iter()?;
-        let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-        pairs
-            .filter(|(name, _)| text(name).as_deref() == Some(key))
-            .find_map(|(_, value)| text(value))
-            .filter(|text| !text.is_empty())
+        let mut pairs = self.metadata?.items()?;
+        loop {
+            let (name, value) = (pairs.next()?, pairs.next()?);
+            if name.word() == Some(key) {
+                let value = value.word().filter(|value| !value.is_empty());
+                return value.map(str::to_owned);
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use lock_protocol::resp::Replies;
 
-    fn bulk(text: &str) -> Value {
-        Value::BulkString(text.into())
+    pub(in super::super) fn bulk(text: &str) -> String {
+        format!("${}\r\n{text}\r\n", text.len())
     }
 
-    fn range(first: i64, last: i64, node: Vec<Value>) -> Value {
-        Value::Array(vec![
-            Value::Int(first),
-            Value::Int(last),
-            Value::Array(node),
-        ])
+    pub(in super::super) fn array(parts: &[String]) -> String {
+        format!("*{}\r\n{}", parts.len(), parts.concat())
+    }
+
+    pub(in super::super) fn int(number: u32) -> String {
+        format!(":{number}\r\n")
+    }
+
+    pub(in super::super) fn first(reply: &str) -> Reply<'_> {
+        Replies::new(reply.as_bytes()).next().unwrap()
+    }
+
+    fn range(from: u32, to: u32, node: &[String]) -> String {
+        array(&[int(from), int(to), array(node)])
     }
 
     #[test]
     fn range_has_the_address_of_its_owner() {
         let from = NodeAddress::Tcp("seed".into(), 1);
-        let named = Value::Array(vec![bulk("hostname"), bulk("a.example")]);
-        let reply = Value::Array(vec![
-            range(
-                0,
-                5,
-                vec![bulk("10.0.0.1"), Value::Int(7000), bulk("id"), named],
-            ),
-            range(6, 6, vec![bulk(""), Value::Int(7001), bulk("id")]),
-            range(7, 16383, vec![Value::Nil, Value::Int(7002), bulk("id")]),
-        ]);
-        for (has_tls, first) in [(false, "10.0.0.1"), (true, "a.example")] {
-            let owners: Vec<_> = ranges(&reply, &from, has_tls)
-                .unwrap()
-                .into_iter()
-                .map(|range| (range.first, range.last, range.owner.to_string()))
-                .collect();
-            assert_eq!(
-                owners,
-                [
-                    (0, 5, format!("{first}:7000")),
-                    (6, 6, "seed:7001".to_owned()),
-                    (7, 16383, "seed:7002".to_owned()),
-                ]
-            );
+        let pair = bulk("hostname") + &bulk("a.example");
+        // RESP2 and RESP3.
+        for named in [format!("*2\r\n{pair}"), format!("%1\r\n{pair}")] {
+            let reply = array(&[
+                range(0, 5, &[bulk("10.0.0.1"), int(7000), bulk("id"), named]),
+                range(6, 6, &[bulk(""), int(7001), bulk("id")]),
+                range(7, 16383, &["_\r\n".to_owned(), int(7002), bulk("id")]),
+            ]);
+            for (has_tls, owner) in [(false, "10.0.0.1"), (true, "a.example")] {
+                let owners: Vec<_> = ranges(first(&reply), &from, has_tls)
+                    .unwrap()
+                    .into_iter()
+                    .map(|range| (range.first, range.last, range.owner.to_string()))
+                    .collect();
+                assert_eq!(
+                    owners,
+                    [
+                        (0, 5, format!("{owner}:7000")),
+                        (6, 6, "seed:7001".to_owned()),
+                        (7, 16383, "seed:7002".to_owned()),
+                    ]
+                );
+            }
         }
     }
 
@@ -148,12 +151,13 @@ mod tests {
     fn reply_of_another_form_is_no_map() {
         let from = NodeAddress::Tcp("seed".into(), 1);
         for reply in [
-            Value::Nil,
-            Value::Array(vec![Value::Int(1)]),
-            Value::Array(vec![Value::Array(vec![Value::Int(1)])]),
-            Value::Array(vec![range(0, 99_999, vec![bulk("h"), Value::Int(1)])]),
+            "_\r\n".to_owned(),
+            array(&[int(1)]),
+            array(&[array(&[int(1)])]),
+            array(&[range(0, 99_999, &[bulk("h"), int(1)])]),
+            array(&[range(0, 9, &[bulk("h"), int(99_999)])]),
         ] {
-            assert_eq!(ranges(&reply, &from, false), None, "{reply:?}");
+            assert_eq!(ranges(first(&reply), &from, false), None, "{reply:?}");
         }
     }
 }

@@ -5,10 +5,9 @@
 
 use std::collections::HashMap;
 
-use redis::Value;
-
 use super::super::place::NodeAddress;
 use super::map;
+use lock_protocol::resp::Reply;
 
 /// The address with the host name of a node, by each address that a redirection may have.
 #[derive(Debug, Default)]
@@ -17,16 +16,11 @@ pub(super) struct NodeNames(HashMap<NodeAddress, NodeAddress>);
 impl NodeNames {
     /// Reads the nodes in the reply to `CLUSTER SLOTS`, with the replicas: they may take over. A node without
     /// an endpoint is left out, because a redirection does not name it either.
-    pub(super) fn from_slots(reply: &Value, from: &NodeAddress) -> Self {
+    pub(super) fn from_slots(reply: Reply<'_>, from: &NodeAddress) -> Self {
         let mut names = Self::default();
-        let Value::Array(ranges) = reply else {
-            return names;
-        };
-        for range in ranges {
-            let Value::Array(parts) = range else {
-                continue;
-            };
-            for node in parts.iter().skip(2) {
+        for range in reply.items().into_iter().flatten() {
+            let parts = range.items().into_iter().flatten();
+            for node in parts.skip(2) {
                 let Some(name) = map::address(node, from, true) else {
                     continue;
                 };
@@ -70,16 +64,13 @@ impl NodeNames {
 
 #[cfg(test)]
 mod tests {
+    use super::super::map::tests::{array, bulk, first, int};
     use super::*;
 
-    fn bulk(text: &str) -> Value {
-        Value::BulkString(text.into())
-    }
-
-    fn node(host: Value, port: i64, metadata: &[(&str, &str)]) -> Value {
+    fn node(host: String, port: u32, metadata: &[(&str, &str)]) -> String {
         let pairs = metadata.iter().flat_map(|(name, text)| [*name, *text]);
-        let metadata = Value::Array(pairs.map(bulk).collect());
-        Value::Array(vec![host, Value::Int(port), bulk("id"), metadata])
+        let metadata: Vec<_> = pairs.map(bulk).collect();
+        array(&[host, int(port), bulk("id"), array(&metadata)])
     }
 
     fn at(host: &str, port: u16) -> NodeAddress {
@@ -88,15 +79,15 @@ mod tests {
 
     #[test]
     fn each_endpoint_of_a_node_has_its_name() {
-        let reply = Value::Array(vec![Value::Array(vec![
-            Value::Int(0),
-            Value::Int(16_383),
+        let reply = array(&[array(&[
+            int(0),
+            int(16_383),
             node(bulk("10.0.0.1"), 7000, &[("hostname", "a.example")]),
             node(bulk("b.example"), 7000, &[("ip", "10.0.0.2")]),
             node(bulk("10.0.0.3"), 7000, &[]),
-            node(Value::Nil, 7001, &[("hostname", "d.example")]),
+            node("_\r\n".to_owned(), 7001, &[("hostname", "d.example")]),
         ])]);
-        let names = NodeNames::from_slots(&reply, &at("seed", 1));
+        let names = NodeNames::from_slots(first(&reply), &at("seed", 1));
         for (address, name) in [
             ("10.0.0.1", Some("a.example")),
             ("a.example", Some("a.example")),

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tokio::task::JoinSet;
 
-use super::super::errors::lock_error;
 use super::super::handshake::check_role;
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
-use super::super::transport::Expected;
 use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes};
@@ -21,7 +18,7 @@ use lock_protocol::codec::accepted;
 use lock_protocol::identity::{Info, Role, time_of};
 use lock_protocol::op::Refusal;
 use lock_protocol::redirect::Destination;
-use lock_protocol::resp::{CommandBuf, LOCK_REPLY, OPERATOR_REPLY, Replies};
+use lock_protocol::resp::{CommandBuf, Replies, Reply};
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
@@ -79,22 +76,21 @@ impl ClusterNodes {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &node.server.client.pool;
         let connection = pool.for_current_runtime(deadline).await?;
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        let reply = connection
-            .call(&command, OPERATOR_REPLY, deadline.left())
-            .await?;
-        let reply = reply.map_err(|error| {
+        let question = |out: &mut CommandBuf<'_>| {
+            out.command("CLUSTER").arg("SLOTS");
+        };
+        let replies = connection.ask(question, 1, deadline.left()).await?;
+        let reply = accepted(Replies::new(&replies).next()).map_err(|refusal| {
             let text = format!(
                 "the node at {} does not tell the slots of the cluster",
                 node.address
             );
-            lock_error(text, &error)
+            LockError::refused_as(text, &refusal)
         })?;
-        let ranges = map::ranges(&reply, &node.address, self.has_tls());
+        let ranges = map::ranges(reply, &node.address, self.has_tls());
         match ranges {
             Some(ranges) if !ranges.is_empty() => {
-                self.replace_map(ranges, self.names_of(&reply, node));
+                self.replace_map(ranges, self.names_of(reply, node));
                 Ok(())
             }
             _ => Err(LockError::backend(
@@ -104,7 +100,7 @@ impl ClusterNodes {
         }
     }
 
-    fn names_of(&self, reply: &Value, node: &ClusterNode) -> NodeNames {
+    fn names_of(&self, reply: Reply<'_>, node: &ClusterNode) -> NodeNames {
         if self.has_tls() {
             NodeNames::from_slots(reply, &node.address)
         } else {
@@ -148,19 +144,19 @@ impl ClusterNodes {
         }
         let pool = &at.server.client.pool;
         let connection = pool.for_current_runtime(deadline).await?;
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("CLUSTER").arg("SLOTS");
-        // A node without slots is in this reply only.
-        pipeline.cmd("CLUSTER").arg("NODES");
-        let replies = connection
-            .call_all(&pipeline, OPERATOR_REPLY, limit)
-            .await?;
-        let mut replies = replies.into_iter();
-        let mut next = || replies.next().and_then(Result::ok).unwrap_or(Value::Nil);
-        let (slots, lines) = (next(), next());
-        let lines: String = redis::from_redis_value(lines).unwrap_or_default();
-        let mut names = NodeNames::from_lines(&lines);
-        names.extend(self.names_of(&slots, at));
+        let questions = |out: &mut CommandBuf<'_>| {
+            out.command("CLUSTER").arg("SLOTS");
+            // A node without slots is in this reply only.
+            out.command("CLUSTER").arg("NODES");
+        };
+        let replies = connection.ask(questions, 2, deadline.left()).await?;
+        let mut replies = Replies::new(&replies);
+        let (slots, lines) = (replies.next(), replies.next());
+        let lines = lines.and_then(Info::read).map_or("", Info::as_str);
+        let mut names = NodeNames::from_lines(lines);
+        if let Some(slots) = slots {
+            names.extend(self.names_of(slots, at));
+        }
         self.add_names(names);
         Ok(())
     }
@@ -243,19 +239,13 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
     let deadline = Deadline::after(Clock::System, limit);
     let pool = &node.server.client.pool;
     let connection = pool.for_current_runtime(deadline).await?;
-    let questions = |out: &mut Vec<u8>| {
-        let mut out = CommandBuf::new(out);
+    let questions = |out: &mut CommandBuf<'_>| {
         out.command("ROLE");
         out.command("TIME");
         out.command("CLUSTER").arg("INFO");
     };
-    let expected = Expected {
-        replies: 3,
-        largest: LOCK_REPLY,
-    };
     let asked = Clock::System.now();
-    let replies = connection.exchange(questions, expected, deadline.left());
-    let replies = replies.await?;
+    let replies = connection.ask(questions, 3, deadline.left()).await?;
     let mut replies = Replies::new(&replies);
     let mut next = || accepted(replies.next());
     let (role, time, info) = (next(), next(), next());

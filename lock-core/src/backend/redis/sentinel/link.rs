@@ -15,13 +15,14 @@ use redis::RedisError;
 use super::super::access::connection_info;
 use super::super::connector::keepalive;
 use super::super::dial::{Stream, dial};
-use super::super::errors::{io_error, lock_error, timed_out};
-use super::super::login::dial_and_log_in;
+use super::super::errors::{io_error, timed_out};
+use super::super::login::{Fallback, dial_and_log_in};
 use super::super::place::NodeAddress;
-use super::super::pushes::{Push, Pushes, Subscribing, redis_error};
+use super::super::pushes::{Push, Pushes, Subscribing};
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::clock::Clock;
+use lock_protocol::op::Refusal;
 use lock_protocol::primary::{Announcement, ListedSentinel};
 use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
 
@@ -120,7 +121,11 @@ impl SentinelLink {
                 let mut replies = replies.iter().map(|reply| first(reply));
                 let others = replies.next().flatten().and_then(Reply::items);
                 known.others = others.into_iter().flatten().filter_map(listed).collect();
-                known.run_id = replies.next().flatten().and_then(text);
+                known.run_id = replies
+                    .next()
+                    .flatten()
+                    .and_then(Reply::word)
+                    .map(str::to_owned);
             }
             Ok(Err(_broken)) => self.connection = None,
             Err(_elapsed) => {}
@@ -157,12 +162,12 @@ impl SentinelLink {
             let asked = Clock::System.now();
             let replies = tokio::time::timeout(REPLY, connection.ask(&questions)).await;
             let replies = replies.map_err(|_elapsed| self.timed_out())?;
-            let replies = replies.map_err(|error| self.refused(&error.into()))?;
+            let replies = replies.map_err(|error| self.broke(&error.into()))?;
             let mut replies = replies.iter().filter_map(|reply| first(reply));
             let mut next = || {
                 let reply = replies.next().ok_or_else(|| self.no_sentinel())?;
                 match reply.error() {
-                    Some(error) => Err(self.refused(&redis_error(error))),
+                    Some(error) => Err(self.refused(&Refusal::of(error))),
                     None => Ok(reply),
                 }
             };
@@ -193,23 +198,22 @@ impl SentinelLink {
         )
     }
 
-    fn refused(&self, error: &RedisError) -> LockError {
-        let text = error.detail().unwrap_or_default();
-        if text.contains("No such master") {
+    fn refused(&self, refusal: &Refusal) -> LockError {
+        if refusal.text.contains("No such master") {
             return LockError::advised(
                 BackendErrorKind::NoPrimary,
                 format!("{} knows no service `{}`", self.text(), self.service),
                 "check the name of the service in the URL: `sentinel masters` shows all",
             );
         }
-        if text.contains("unknown command") {
+        if refusal.is_unknown_command() {
             return LockError::advised(
                 BackendErrorKind::Unsupported,
                 format!("{} is no Sentinel", self.text()),
                 "name the Sentinels in the URL and their port, which is 26379 as a rule",
             );
         }
-        lock_error(format!("{} refused", self.text()), error)
+        LockError::refused_as(format!("{} refused", self.text()), refusal)
     }
 
     fn text(&self) -> String {
@@ -220,13 +224,17 @@ impl SentinelLink {
         timed_out(&self.text())
     }
 
+    fn broke(&self, error: &RedisError) -> LockError {
+        io_error(format!("cannot reach {}", self.text()), error)
+    }
+
     fn failed(&self, error: &RedisError) -> LockError {
         io_error(format!("cannot connect to {}", self.text()), error)
     }
 
     async fn connect(&self) -> Result<SentinelConnection, LockError> {
         let login = connection_info(&self.access.login);
-        let begun = dial_and_log_in(|| self.dial(), &login, true).await?;
+        let begun = dial_and_log_in(|| self.dial(), &login, Fallback::AfterRefusal).await?;
         let (stream, protocol, _) = begun.map_err(|error| self.failed(&error))?;
         // Each question has a time limit, so that no heartbeat is needed.
         let mut pushes = Pushes::new(stream, None);
@@ -289,18 +297,13 @@ fn first(reply: &[u8]) -> Option<Reply<'_>> {
     Replies::new(reply).next()
 }
 
-fn text(reply: Reply<'_>) -> Option<String> {
-    let text = reply.text().or_else(|| reply.status())?;
-    str::from_utf8(text).ok().map(ToOwned::to_owned)
-}
-
 /// Returns a field of a reply that has names and values.
-fn field(reply: Reply<'_>, name: &str) -> Option<String> {
+fn field<'a>(reply: Reply<'a>, name: &str) -> Option<&'a str> {
     let mut items = reply.items()?;
     loop {
         let (known, value) = (items.next()?, items.next()?);
-        if known.text() == Some(name.as_bytes()) {
-            return text(value);
+        if known.word() == Some(name) {
+            return value.word();
         }
     }
 }
@@ -308,16 +311,18 @@ fn field(reply: Reply<'_>, name: &str) -> Option<String> {
 /// Reads an address that is a list of its host and its port.
 fn address_of_pair(reply: Reply<'_>) -> Option<NodeAddress> {
     let mut pair = reply.items()?;
-    let (host, port) = (text(pair.next()?)?, text(pair.next()?)?);
-    Some(NodeAddress::Tcp(host, port.parse().ok()?))
+    let (host, port) = (pair.next()?.word()?, pair.next()?.word()?);
+    Some(NodeAddress::Tcp(host.to_owned(), port.parse().ok()?))
 }
 
 /// Reads one Sentinel of a list.
 fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAddress>> {
     let port = field(reply, "port")?.parse().ok()?;
     Some(ListedSentinel {
-        address: NodeAddress::Tcp(field(reply, "ip")?, port),
+        address: NodeAddress::Tcp(field(reply, "ip")?.to_owned(), port),
         // Empty while the Sentinels have not met.
-        run_id: field(reply, "runid").filter(|run_id| !run_id.is_empty()),
+        run_id: field(reply, "runid")
+            .filter(|run_id| !run_id.is_empty())
+            .map(str::to_owned),
     })
 }

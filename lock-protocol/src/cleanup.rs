@@ -403,9 +403,13 @@ impl<E: Failure> AwaitedRelease<E> {
     pub fn on_failure(&mut self, failure: E, now: Moment) -> AwaitedStep<E> {
         let class = failure.class();
         self.cleanup.on_failure(class, now);
-        // A later copy had less time, so its timeout says less than an earlier failure.
+        // A later copy had less time, so its timeout says less than an earlier failure. So does the refusal to repeat it.
         let failure = match self.known_failure.take() {
-            Some(known) if class == FailureClass::TimedOut => known,
+            Some(known)
+                if matches!(class, FailureClass::TimedOut | FailureClass::MustNotRepeat) =>
+            {
+                known
+            }
             _ => failure,
         };
         if !class.is_transient() || now >= self.deadline {

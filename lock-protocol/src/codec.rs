@@ -315,13 +315,23 @@ fn renewed(outcome: RenewOutcome, renewal: &Renewal, link: &LinkFacts<'_>) -> Ou
 }
 
 /// How servers say that they don't know a command, or the form of its arguments.
-const UNKNOWN_COMMAND: [&str; 7] = [
+const UNKNOWN_COMMAND: [&str; 17] = [
     "unknown command",
     "Unknown command",
     "unknown subcommand",
     "Unknown subcommand",
+    "Unknown Redis command",
+    "unknown or unsupported command",
+    "unsupported command",
+    "not supported",
+    "Command is not available",
+    "not allowed from script",
+    "cluster support disabled",
+    "non local key",
     "syntax error",
     "wrong number of arguments",
+    "Protocol version is not",
+    "unsupported protocol version",
     "Error compiling script",
 ];
 
@@ -337,10 +347,18 @@ fn kind_of(code: &str, detail: &str) -> RefusalKind {
         "NOREPLICAS" => RefusalKind::NoReplicas,
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => RefusalKind::NotPrimary,
         "NOAUTH" | "WRONGPASS" => RefusalKind::Authentication,
+        "NOPROTO" | "CROSSSLOT" => RefusalKind::UnknownCommand,
         "NOPERM" => RefusalKind::Permission,
         "WRONGTYPE" => RefusalKind::WrongType,
         "NOSCRIPT" => RefusalKind::UnknownScript,
         _ if detail.contains("max number of clients") => RefusalKind::TooManyClients,
+        // Before Redis 6, and on other engines.
+        _ if detail.contains("invalid password")
+            || detail.contains("invalid username-password")
+            || detail.contains("without any password") =>
+        {
+            RefusalKind::Authentication
+        }
         // Inside a script, older servers report this without the code.
         _ if detail.contains("The user executing the script can't")
             || detail.contains("no permissions to run") =>

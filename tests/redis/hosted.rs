@@ -24,8 +24,10 @@ fn hello(refusal: HelloRefusal) -> Quirk {
 }
 
 /// Each of them leaves one source of the role at least.
-fn servers_with_a_role() -> [Vec<Quirk>; 5] {
+fn servers_with_a_role() -> [Vec<Quirk>; 6] {
+    let unknown = Answer::Raw(b"+OK\r\n".to_vec());
     [
+        vec![Quirk::Replies(Target::Command("ROLE"), unknown)],
         vec![Quirk::NoRole],
         vec![without_right("ROLE"), without_right("INFO")],
         vec![Quirk::NoRole, Quirk::OldInfo],
@@ -150,13 +152,46 @@ async fn another_process_is_asked_for_resp3_again() {
 #[tokio::test]
 async fn wrong_password_is_not_tried_in_resp2() {
     let server = RedisServer::options().password("sesame").start();
-    let stand_in = StandIn::start(&server, []);
-    let wrong = stand_in.url().replace("sesame", "wrong");
-    let refused = one_attempt(LockManager::builder()).connect(&wrong).await;
-    let kind = backend_error_kind(refused);
-    assert_eq!(kind, BackendErrorKind::Authentication);
-    assert_eq!(stand_in.count(&Target::Command("AUTH")), 0);
-    assert_eq!(stand_in.count(&Target::Command("HELLO")), 1);
+    let wordings = [
+        None,
+        Some("ERR invalid password"),
+        Some("ERR invalid username-password pair"),
+    ];
+    for wording in wordings {
+        let refusal = wording.map(|text| hello(HelloRefusal::Text(text.to_owned())));
+        let stand_in = StandIn::start(&server, refusal);
+        let wrong = stand_in.url().replace("sesame", "wrong");
+        let refused = one_attempt(LockManager::builder()).connect(&wrong).await;
+        let kind = backend_error_kind(refused);
+        assert_eq!(kind, BackendErrorKind::Authentication, "{wording:?}");
+        assert_eq!(stand_in.count(&Target::Command("AUTH")), 0);
+        assert_eq!(stand_in.count(&Target::Command("HELLO")), 1);
+    }
+}
+
+#[tokio::test]
+async fn refusal_that_repeats_the_password_is_logged_without_it() {
+    let (trace, _collecting) = Trace::begin();
+    let server = RedisServer::options().password("sesame").start();
+    let text = "ERR cannot parse 3 AUTH default sesame".to_owned();
+    let stand_in = StandIn::start(&server, [hello(HelloRefusal::Text(text))]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    acquire_and_release(&locks).await;
+    trace.assert_says("cannot parse 3 AUTH default ***");
+    assert_eq!(trace.count("sesame"), 0, "{}", trace.text());
+}
+
+/// The limit counts for the login in RESP2, too: it is no wrong password.
+#[tokio::test]
+async fn limit_at_the_login_is_no_wrong_password() {
+    let server = RedisServer::options().password("sesame").start();
+    let limited = ["HELLO", "AUTH"].map(|verb| refuses(Target::Command(verb), limits::REQUESTS));
+    let stand_in = StandIn::start(&server, limited);
+    let builder = one_attempt(LockManager::builder());
+    let refused = builder.connect(&stand_in.url()).await;
+    let text = refused.as_ref().unwrap_err().to_string();
+    assert!(text.contains("max requests limit exceeded"), "{text}");
+    assert_eq!(backend_error_kind(refused), BackendErrorKind::Other);
 }
 
 fn refuses(command: Target, text: &str) -> Quirk {

@@ -123,15 +123,15 @@ pub(crate) fn backend_kind(kind: RefusalKind) -> BackendErrorKind {
         RefusalKind::Authentication => BackendErrorKind::Authentication,
         RefusalKind::Permission => BackendErrorKind::Permission,
         RefusalKind::TooManyClients => BackendErrorKind::TooManyClients,
-        RefusalKind::Unreadable | RefusalKind::NoOwnerCommands | RefusalKind::UnknownCommand => {
-            BackendErrorKind::Unsupported
-        }
+        RefusalKind::Unreadable
+        | RefusalKind::NoOwnerCommands
+        | RefusalKind::UnknownCommand
+        | RefusalKind::UnknownScript
+        | RefusalKind::WrongType
+        | RefusalKind::Foreign(_) => BackendErrorKind::Unsupported,
         RefusalKind::ClocksDiffer => BackendErrorKind::ClocksDiffer,
         RefusalKind::MustNotRepeat => BackendErrorKind::ReleaseUnconfirmed,
-        RefusalKind::WrongType
-        | RefusalKind::Foreign(_)
-        | RefusalKind::UnknownScript
-        | RefusalKind::Other => BackendErrorKind::Other,
+        RefusalKind::Other => BackendErrorKind::Other,
     }
 }
 

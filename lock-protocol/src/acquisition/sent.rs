@@ -306,8 +306,12 @@ impl SentAcquires {
     }
 
     /// Records an error that the server returned for this copy. If it is a known refusal, the copy was not
-    /// executed, and an entry that no other copy carried is not in the queue.
+    /// executed, and an entry that no other copy carried is not in the queue. An unknown one may come from a proxy
+    /// behind which the copy is still on its way.
     pub fn on_error_reply(&mut self, copy: &SentCopy, class: FailureClass) {
+        if class == FailureClass::Unknown {
+            return;
+        }
         self.on_any_reply(copy);
         if matches!(class, FailureClass::OutOfMemory | FailureClass::Retry) {
             self.forget_unsent_entry(copy);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::dialect::ReleaseMethod;
-use crate::op::Refusal;
+use crate::op::{Refusal, RefusalKind};
 use crate::resp::{CommandBuf, Reply};
 use crate::scripts::ScriptForm;
 
@@ -88,8 +88,10 @@ impl Abilities {
     /// The server's error says nothing about the question.
     pub fn record(&self, question: OpenQuestion, reply: Reply<'_>) -> Result<(), Refusal> {
         match (question, reply.error().map(Refusal::of)) {
-            // A server that refuses the question has none of the commands.
-            (OpenQuestion::Commands, Some(refusal)) if refusal.is_of_command() => {
+            // A server that refuses the question, in whatever words, has none of the commands.
+            (OpenQuestion::Commands, Some(refusal))
+                if refusal.is_of_command() || refusal.kind == RefusalKind::Other =>
+            {
                 self.know_commands(false, false);
             }
             (OpenQuestion::Commands, None) => {

@@ -453,7 +453,8 @@ fn read_force(
     let read = accepted(replies.next()).and_then(|reply| parse_force(reply, lock_type));
     let (mut reply, server_us) = match read {
         Ok(read) => read,
-        Err(refusal) => return Progress::Done(Err(refusal)),
+        // The key is free. Who serves the queue is the next acquire.
+        Err(refusal) => return Progress::Done(freed(state).ok_or(refusal)),
     };
     notes.server_us = Some(server_us);
     let OpState::Force(state) = state else {
@@ -489,6 +490,15 @@ fn read_force(
         None => (time, reply),
     };
     Progress::Done(Ok(Outcome::Forced(time, Box::new(reply))))
+}
+
+/// Returns the outcome of a force release that has freed the key, and hasn't served its queue.
+pub fn freed(state: &mut OpState) -> Option<Outcome> {
+    let OpState::Force(state) = state else {
+        return None;
+    };
+    let (time, reply) = state.freed.take()?;
+    Some(Outcome::Forced(time, Box::new(reply)))
 }
 
 /// Reads the reply of a force release, and the server's time in microseconds. `lock_type` is the type of a key that is a

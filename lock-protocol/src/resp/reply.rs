@@ -25,7 +25,7 @@ impl<'a> Replies<'a> {
 
     /// Cuts off the next `count` replies.
     pub fn take_part(&mut self, count: usize) -> Self {
-        let mut part = self.clone();
+        let mut part = Self::new(self.bytes);
         for at in 0..count {
             let is_any = self.next().is_some();
             if is_any && at == 0 {

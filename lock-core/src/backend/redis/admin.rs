@@ -10,7 +10,7 @@ use crate::backend::{AdminBackend, Boxed};
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::LockCommand;
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::codec::operators::SCANNED_PER_CALL;
+use lock_protocol::codec::operators::{SCANNED_PER_CALL, freed};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::glob;
 use lock_protocol::inspection::{InspectReply, KeyContent, ListCursor, ReadTime};
@@ -28,7 +28,14 @@ impl RedisClient {
         let mut call = Call::new(kind);
         let deadline = Deadline::after(Clock::System, limit);
         self.call(&mut [&mut call], deadline).await;
-        call.outcome.unwrap_or_else(|| Err(LockError::unsent()))
+        match call.outcome {
+            Some(Ok(outcome)) => Ok(outcome),
+            // A key that is free is no error, even if nobody has served its queue.
+            failed => freed(&mut call.op.state).ok_or_else(|| match failed {
+                Some(Err(error)) => error,
+                _ => LockError::unsent(),
+            }),
+        }
     }
 
     /// Lists locks until the limit, or until the last SCAN.

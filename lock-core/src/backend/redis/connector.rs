@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{ProtocolVersion, RedisConnectionInfo, RedisError};
+use redis::{ProtocolVersion, RedisConnectionInfo};
 
 use super::access::{Access, kind_of_this_thread};
 use super::connection::{Connection, ConnectionSettings};
 use super::credentials::Issued;
 use super::dial::{Stream, dial};
-use super::errors::{connect_error, error_text, timed_out};
+use super::errors::{connect_error, timed_out};
 use super::handshake::Greeting;
-use super::login::{Fallback, dial_and_log_in};
+use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
 use super::node::{EpochReply, Node, Whereabouts};
 use super::place::Protocol;
 use super::report::ConnectionReport;
@@ -56,6 +56,7 @@ pub(super) struct Connector {
 struct Opened {
     node: Arc<Node>,
     stream: Stream,
+    protocol: ProtocolVersion,
     login: RedisConnectionInfo,
     issued: Option<Arc<Issued>>,
     greeting: Greeting,
@@ -120,13 +121,13 @@ impl Connector {
     /// Returns whether waiters of these connections can get notifications. Keys that are on their way to a node have no
     /// subscription there.
     pub(super) fn can_subscribe(&self) -> bool {
-        !self.is_asking && !self.speaks_resp2()
+        !self.is_asking && !self.speaks_resp2(&self.node())
     }
 
-    fn speaks_resp2(&self) -> bool {
+    fn speaks_resp2(&self, node: &Node) -> bool {
         match self.access.protocol {
             Some(protocol) => protocol == Protocol::Resp2,
-            None => self.node().speaks_resp2(),
+            None => node.speaks_resp2(),
         }
     }
 
@@ -168,26 +169,19 @@ impl Connector {
         ))
     }
 
-    fn check_notifications(&self) -> Result<(), LockError> {
-        if self.speaks_resp2() {
-            return Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                "connections in RESP2 get no notifications",
-                "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
-            ));
-        }
-        Ok(())
-    }
-
     /// Opens a connection that receives messages.
     pub(super) async fn connect_raw(
         &self,
         limit: Duration,
     ) -> Result<(Stream, RawConnection), LockError> {
-        self.check_notifications()?;
+        if self.speaks_resp2(&self.node()) {
+            return Err(no_notifications());
+        }
         let opened = self.open(ConnectionKind::Pubsub, limit).await?;
         // The server may have refused RESP3 just now.
-        self.check_notifications()?;
+        if !opened.protocol.supports_resp3() {
+            return Err(no_notifications());
+        }
         let raw = RawConnection {
             node: opened.node,
             first: opened.greeting.first,
@@ -201,7 +195,7 @@ impl Connector {
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let node = self.node();
         let (login, issued) = self.access.login(deadline.left()).await?;
-        let login = if self.speaks_resp2() {
+        let login = if self.speaks_resp2(&node) {
             login.set_protocol(ProtocolVersion::RESP2)
         } else {
             login
@@ -219,17 +213,21 @@ impl Connector {
                 None => Fallback::AfterRefusalOrEnd,
             };
             let logged_in = dial_and_log_in(dial, &login, fallback).await?;
-            let (mut stream, protocol, refusal) =
-                logged_in.map_err(|error| self.setup_error(&node, &login, &error))?;
+            let LoggedIn {
+                mut stream,
+                protocol,
+                refused_resp3,
+            } = logged_in.map_err(|failed| self.setup_error(&node, &login, &failed))?;
             let greeting = self.handshake(&node, &mut stream, protocol, kind).await?;
-            node.saw_process(greeting.first.run_id);
+            let run_id = greeting.first.run_id;
+            node.saw_process(run_id);
             if protocol.supports_resp3() {
                 node.accepted_resp3();
             }
-            if let Some(refusal) = refusal {
-                self.speaks_resp2_from_now(&node, greeting.first.run_id, &refusal);
+            if let Some(failed) = refused_resp3 {
+                self.speaks_resp2_from_now(&node, run_id, &login, &failed);
             }
-            Ok((stream, greeting))
+            Ok((stream, protocol, greeting))
         };
         let opened = tokio::time::timeout(deadline.left(), opening).await;
         let opened = opened.unwrap_or_else(|_elapsed| {
@@ -244,7 +242,7 @@ impl Connector {
             Err(no_answer_of(&node))
         });
         self.whereabouts.tried(&node, opened.as_ref().err())?;
-        let (stream, greeting) = opened?;
+        let (stream, protocol, greeting) = opened?;
         if greeting.is_primary {
             node.epoch_told(&EpochReply {
                 asked: greeting.first.sent,
@@ -255,6 +253,7 @@ impl Connector {
         Ok(Opened {
             node,
             stream,
+            protocol,
             login,
             issued,
             greeting,
@@ -262,13 +261,19 @@ impl Connector {
     }
 
     /// Records, and reports once, that a server has refused RESP3.
-    fn speaks_resp2_from_now(&self, node: &Node, run_id: u64, refusal: &RedisError) {
-        if node.found_resp2(run_id) {
+    fn speaks_resp2_from_now(
+        &self,
+        node: &Node,
+        run_id: u64,
+        login: &RedisConnectionInfo,
+        failed: &LoginError,
+    ) {
+        if node.found_resp2(run_id, failed.is_of_resp3(login)) {
             self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "HELLO",
                 effect: "connections speak RESP2, which has no notifications, and waiters poll",
-                error: &error_text(refusal),
+                error: &failed.text(),
             });
         }
     }
@@ -279,6 +284,14 @@ impl Connector {
             source.register(connection);
         }
     }
+}
+
+fn no_notifications() -> LockError {
+    LockError::advised(
+        BackendErrorKind::Unsupported,
+        "connections in RESP2 get no notifications",
+        "waiters poll; for notifications, use a server with RESP3 and no `protocol=2`",
+    )
 }
 
 fn no_answer_of(node: &Node) -> LockError {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 #[cfg(feature = "__tls")]
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisConnectionInfo, RedisError};
+use redis::{ErrorKind, RedisError};
 
 use crate::error::texts::backend_kind;
 use crate::error::{BackendErrorKind, LockError};
@@ -56,37 +56,11 @@ pub(super) fn is_closed(error: &RedisError) -> bool {
     error.is_io_error() && (error.is_connection_dropped() || error.is_unrecoverable_error())
 }
 
-/// Returns whether the server does not know the third version of the protocol. The client library knows only one
-/// of the texts that refuse HELLO. A server that asks for the password that HELLO has does not know HELLO either.
-pub(super) fn is_resp3_unknown(error: &RedisError, login: &RedisConnectionInfo) -> bool {
-    let command = without_arguments(error.detail().unwrap_or_default());
-    let is_refused = error.kind() == ErrorKind::RESP3NotSupported
-        || error.code() == Some("NOPROTO")
-        || is_unknown_command(error) && command.contains("HELLO")
-        || error.code() == Some("NOAUTH") && login.password().is_some();
-    is_refused && login.protocol().supports_resp3()
-}
-
-/// Returns whether a login may have been refused because of the version of the protocol, rather than for a reason that
-/// another version doesn't change.
-pub(super) fn may_refuse_protocol(error: &RedisError) -> bool {
-    let kinds = [
-        BackendErrorKind::Other,
-        BackendErrorKind::Permission,
-        BackendErrorKind::Unsupported,
-    ];
-    let is_of_database = is_database_out_of_range(error) || is_select_in_cluster(error);
-    kinds.contains(&kind_of(error)) && !is_of_database
-}
-
 /// Returns the error for a server that does not know the version of the protocol that the URL demands.
-pub(super) fn no_resp3(address: &str, error: &RedisError) -> LockError {
+pub(super) fn no_resp3(address: &str, reason: &str) -> LockError {
     LockError::advised(
         BackendErrorKind::Unsupported,
-        format!(
-            "the lock server at {address} does not speak RESP3: it refuses HELLO ({})",
-            error_text(error)
-        ),
+        format!("the lock server at {address} does not speak RESP3: it refuses HELLO ({reason})"),
         "remove `protocol=3` from the URL: then connections speak RESP2, and waiters poll",
     )
 }
@@ -190,10 +164,4 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         _ if error.is_io_error() || error.is_unrecoverable_error() => BackendErrorKind::Unreachable,
         _ => BackendErrorKind::Other,
     }
-}
-
-/// Returns whether the server does not know the command.
-fn is_unknown_command(error: &RedisError) -> bool {
-    let text = error.detail().unwrap_or_default();
-    text.contains("unknown command") || text.contains("Unknown command")
 }

@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{ProtocolVersion, RedisConnectionInfo, RedisError};
+use redis::{ProtocolVersion, RedisConnectionInfo};
 
 use super::access::DeploymentKind;
 use super::connection::since_epoch;
 use super::connector::Connector;
 use super::dial::Stream;
 use super::errors::{
-    connect_error, is_database_out_of_range, is_resp3_unknown, is_select_in_cluster, login_error,
-    no_database, no_resp3,
+    connect_error, is_database_out_of_range, is_select_in_cluster, login_error, no_database,
+    no_resp3,
 };
-use super::login;
+use super::login::{self, LoginError};
 use super::node::Node;
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
@@ -161,12 +161,13 @@ impl Connector {
             let text = format!("cannot read the role of the lock server at {}", node.text);
             return Err(LockError::refused_as(text, refusal));
         }
+        let is_role_known = matches!(first.role, Ok(Some(_)));
         // Every user may run HELLO. In RESP2 the server may not know it.
-        let asks_hello = (first.role.is_err() || first.info.is_err()) && protocol.supports_resp3();
+        let asks_hello = (!is_role_known || first.info.is_err()) && protocol.supports_resp3();
         let info: Option<&[&str]> = match &first.info {
             // Before Redis 7, and on other engines, INFO has one section at most.
             Err(refusal) if refusal.kind != RefusalKind::Permission => Some(&[]),
-            Ok(_) if first.role.is_err() => Some(&["replication"]),
+            Ok(_) if !is_role_known => Some(&["replication"]),
             _ => None,
         };
         let mut second = SecondReplies::default();
@@ -203,16 +204,17 @@ impl Connector {
         first: &FirstReplies<'_>,
         second: &SecondReplies,
     ) -> Result<bool, LockError> {
-        let of_info = second
-            .info
-            .as_deref()
-            .and_then(|info| Info::new(info).role());
-        let refusal = match &first.role {
-            Ok(role) => return Ok(role.is_none_or(|role| role == Role::Primary)),
-            Err(refusal) => refusal,
-        };
+        let infos = [
+            first.info.as_ref().ok().copied().and_then(Info::read),
+            second.info.as_deref().map(Info::new),
+        ];
+        let of_infos = infos.into_iter().flatten().filter_map(Info::role);
+        let of_others = [
+            first.role.as_ref().ok().copied().flatten(),
+            second.hello.role,
+        ];
         let mut is_known = false;
-        for role in [second.hello.role, of_info].into_iter().flatten() {
+        for role in of_others.into_iter().flatten().chain(of_infos) {
             self.check_role(node, Some(role))?;
             if role != Role::Primary {
                 return Ok(false);
@@ -220,6 +222,8 @@ impl Connector {
             is_known = true;
         }
         if !is_known && !self.unknown_role_is_known.swap(true, Ordering::Relaxed) {
+            let unreadable = Refusal::unreadable();
+            let refusal = first.role.as_ref().err().unwrap_or(&unreadable);
             self.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "ROLE",
@@ -244,11 +248,7 @@ impl Connector {
         let info = reply.and_then(|reply| Info::read(reply).ok_or_else(Refusal::unreadable));
         match info {
             Ok(info) => Ok(info.my_epoch().unwrap_or_default()),
-            Err(refusal) if refusal.is_temporary() => {
-                let text = format!("cannot read the epoch of the lock server at {}", node.text);
-                Err(LockError::refused_as(text, &refusal))
-            }
-            Err(refusal) => {
+            Err(refusal) if refusal.is_of_command() => {
                 self.reporter.emit(&LockEvent::ServerRestricted {
                     server: &node.server,
                     command: "CLUSTER INFO",
@@ -257,6 +257,7 @@ impl Connector {
                 });
                 Ok(0)
             }
+            Err(refusal) => Err(unknown_epoch(node, &refusal)),
         }
     }
 
@@ -292,15 +293,18 @@ impl Connector {
         &self,
         node: &Node,
         login: &RedisConnectionInfo,
-        error: &RedisError,
+        failed: &LoginError,
     ) -> LockError {
-        let db = login.db();
+        let (db, error) = (login.db(), &failed.error);
         if db != 0 && is_select_in_cluster(error) {
             self.is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
             no_database(&node.text, db)
-        } else if is_resp3_unknown(error, login) {
-            no_resp3(&node.text, error)
+        } else if failed.is_of_resp3(login) {
+            no_resp3(&node.text, &failed.text())
+        } else if failed.refusal.is_some() {
+            let text = format!("cannot connect to the lock server at {}", node.text);
+            failed.to_lock_error(&text)
         } else if self.access.tls.is_none() {
             login_error(&node.text, error)
         } else {
@@ -394,6 +398,12 @@ impl Connector {
             });
         }
     }
+}
+
+/// Returns the error for a node that has an epoch and does not tell it now.
+pub(super) fn unknown_epoch(node: &Node, refusal: &Refusal) -> LockError {
+    let text = format!("cannot read the epoch of the lock server at {}", node.text);
+    LockError::refused_as(text, refusal)
 }
 
 pub(super) fn check_role(node: &Node, role: Role) -> Result<(), LockError> {

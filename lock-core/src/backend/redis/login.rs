@@ -10,20 +10,67 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, RedisConnectionInfo, RedisError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::dial::Stream;
-use super::errors::{is_closed, may_refuse_protocol};
+use super::errors::{error_text, io_error, is_closed};
+use super::transport::PUSH;
 use crate::error::LockError;
-use lock_protocol::resp::{CommandBuf, FrameScan, Malformed, OPERATOR_REPLY, Replies};
+use crate::error::texts::{backend_kind, text_of};
+use lock_protocol::op::{Refusal, RefusalKind};
+use lock_protocol::resp::{CommandBuf, FrameScan, LOCK_REPLY, Malformed, OPERATOR_REPLY, Replies};
 
 /// The bytes that are read at once. The replies to a handshake have some 6,000, most of them of `INFO`.
 const READ: usize = 8 * 1024;
 
-/// A socket, the version of the protocol that it speaks, and why that is not RESP3 if it was tried.
-type LoggedIn = (Stream, ProtocolVersion, Option<RedisError>);
+/// A socket that has logged in.
+pub(super) struct LoggedIn {
+    pub(super) stream: Stream,
+    pub(super) protocol: ProtocolVersion,
+    /// Why this isn't RESP3, if it was tried.
+    pub(super) refused_resp3: Option<LoginError>,
+}
+
+/// Why a login failed.
+pub(super) struct LoginError {
+    /// What the server replied to HELLO or AUTH, if that was an error. The client library drops most of it.
+    pub(super) refusal: Option<Refusal>,
+    /// What the client library says.
+    pub(super) error: RedisError,
+}
+
+impl LoginError {
+    /// Returns whether the server doesn't know RESP3. A server that asks for the password that HELLO has doesn't know
+    /// HELLO.
+    pub(super) fn is_of_resp3(&self, login: &RedisConnectionInfo) -> bool {
+        let Some(refusal) = &self.refusal else {
+            return false;
+        };
+        let is_asked_again = refusal.text.starts_with("NOAUTH") && login.password().is_some();
+        login.protocol().supports_resp3() && (refusal.is_of_command() || is_asked_again)
+    }
+
+    /// Returns the reason, for a log line.
+    pub(super) fn text(&self) -> String {
+        match &self.refusal {
+            Some(refusal) => text_of(refusal),
+            None => error_text(&self.error),
+        }
+    }
+
+    /// Returns the error for users. Begins with the context.
+    pub(super) fn to_lock_error(&self, context: &str) -> LockError {
+        match &self.refusal {
+            Some(refusal) => {
+                let text = format!("{context} ({})", text_of(refusal));
+                LockError::backend(backend_kind(refusal.kind), text)
+            }
+            None => io_error(context, &self.error),
+        }
+    }
+}
 
 /// When a login in RESP3 is followed by one in RESP2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,44 +84,42 @@ pub(super) enum Fallback {
 
 /// Dials and logs in. The inner error is that of the last login.
 ///
-/// Services word the refusal in many ways, and some close the connection. So every refusal but that of a password leads
-/// to the second attempt, and its error is the one that counts.
+/// Services word the refusal in many ways, and some close the connection. So every refusal but that of a password, or one
+/// that is known to pass, leads to the second attempt, and its error is the one that counts.
 pub(super) async fn dial_and_log_in<D: Future<Output = Result<Stream, LockError>>>(
     dial: impl Fn() -> D,
     login: &RedisConnectionInfo,
     fallback: Fallback,
-) -> Result<Result<LoggedIn, RedisError>, LockError> {
+) -> Result<Result<LoggedIn, LoginError>, LockError> {
     let protocol = login.protocol();
-    let error = match log_in(dial().await?, login).await {
-        Ok(stream) => return Ok(Ok((stream, protocol, None))),
-        Err(error) => error,
+    let failed = match log_in(dial().await?, login).await {
+        Ok(stream) => {
+            return Ok(Ok(LoggedIn {
+                stream,
+                protocol,
+                refused_resp3: None,
+            }));
+        }
+        Err(failed) => failed,
     };
-    let falls_back = match fallback {
-        Fallback::Never => false,
-        Fallback::AfterRefusal => may_be_of_hello(&error, login),
-        Fallback::AfterRefusalOrEnd => may_be_of_hello(&error, login) || is_closed(&error),
+    let may_be_of_resp3 = match &failed.refusal {
+        Some(refusal) => refusal.kind == RefusalKind::Other || failed.is_of_resp3(login),
+        None => fallback == Fallback::AfterRefusalOrEnd && is_closed(&failed.error),
     };
-    if !falls_back || !protocol.supports_resp3() {
-        return Ok(Err(error));
+    if !protocol.supports_resp3() || fallback == Fallback::Never || !may_be_of_resp3 {
+        return Ok(Err(failed));
     }
     let login = login.clone().set_protocol(ProtocolVersion::RESP2);
     let stream = log_in(dial().await?, &login).await;
-    Ok(stream.map(|stream| (stream, ProtocolVersion::RESP2, Some(error))))
-}
-
-/// Returns whether a login in RESP3 may have failed because of the version of the protocol.
-fn may_be_of_hello(error: &RedisError, login: &RedisConnectionInfo) -> bool {
-    match error.code() {
-        Some("WRONGPASS") => false,
-        // Without a password it is the password that is missing.
-        Some("NOAUTH") => login.password().is_some(),
-        Some(_) => may_refuse_protocol(error),
-        None => error.kind() == ErrorKind::RESP3NotSupported,
-    }
+    Ok(stream.map(|stream| LoggedIn {
+        stream,
+        protocol: ProtocolVersion::RESP2,
+        refused_resp3: Some(failed),
+    }))
 }
 
 /// Sends what the client library sends at the beginning of a connection. Returns the socket.
-async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, RedisError> {
+async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, LoginError> {
     let (back, returned) = oneshot::channel();
     let lent = Lent {
         stream: Some(stream),
@@ -86,12 +131,32 @@ async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, R
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None);
-    let (connection, driver) = MultiplexedConnection::new_with_config(login, lent, config).await?;
-    drop((connection, driver));
-    let returned = returned
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
-    Ok(returned?)
+    let connected = MultiplexedConnection::new_with_config(login, lent, config).await;
+    // Whatever became of it, the socket is dropped by now, and comes back.
+    let connected = connected.map(|(connection, driver)| drop((connection, driver)));
+    let gone = || Err(io::Error::from(io::ErrorKind::BrokenPipe));
+    let (stream, first_error) = returned.await.unwrap_or_else(|_| (gone(), None));
+    let failed = match (connected, stream) {
+        (Ok(()), Ok(stream)) => return Ok(stream),
+        (Ok(()), Err(error)) => error.into(),
+        (Err(error), _) => error,
+    };
+    // Without these, the first reply is that to another command.
+    let is_of_login = login.protocol().supports_resp3() || login.password().is_some();
+    let refusal = first_error.filter(|_| is_of_login);
+    Err(LoginError {
+        refusal: refusal.and_then(|reply| refusal_of(&reply, login.password())),
+        error: failed,
+    })
+}
+
+/// Reads what the server says about the login. It may repeat the password.
+fn refusal_of(reply: &[u8], password: Option<&str>) -> Option<Refusal> {
+    let mut refusal = Refusal::of(Replies::new(reply).next()?.error()?);
+    if let Some(password) = password.filter(|password| !password.is_empty()) {
+        refusal.text = refusal.text.replace(password, "***").into();
+    }
+    Some(refusal)
 }
 
 /// Sends questions at once, and returns the replies to them: one for each.
@@ -117,6 +182,9 @@ pub(super) async fn ask(
         while known < expected
             && let Some(len) = scan.scan(&replies[at..], OPERATOR_REPLY).map_err(invalid)?
         {
+            if replies[at] == PUSH {
+                return Err(unasked());
+            }
             at += len;
             known += 1;
         }
@@ -147,25 +215,37 @@ struct Frames {
     /// The frame whose end isn't known.
     open: Vec<u8>,
     complete: usize,
-    /// From here on, nobody can tell where a frame ends.
-    is_lost: bool,
+    /// The first frame, if it is an error.
+    first_error: Option<Vec<u8>>,
+    /// How many bytes have followed since nobody can tell where a frame ends.
+    lost: Option<usize>,
 }
 
 impl Frames {
     fn add(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
-        if self.is_lost {
-            return Ok(());
+        if let Some(lost) = &mut self.lost {
+            *lost = lost.saturating_add(bytes.len());
+            let limit = LOCK_REPLY;
+            return if *lost > limit {
+                Err(Malformed::TooLarge { limit })
+            } else {
+                Ok(())
+            };
         }
         self.open.extend_from_slice(bytes);
         loop {
             match self.scan.scan(&self.open, OPERATOR_REPLY) {
                 Ok(Some(len)) => {
-                    self.open.drain(..len);
+                    let frame = self.open.drain(..len);
+                    if self.complete == 0 && matches!(frame.as_slice().first(), Some(b'-' | b'!')) {
+                        self.first_error = Some(frame.as_slice().to_vec());
+                    }
+                    drop(frame);
                     self.complete += 1;
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    self.is_lost = true;
+                    self.lost = Some(0);
                     return Err(error);
                 }
             }
@@ -174,9 +254,12 @@ impl Frames {
 
     /// Returns the number of frames, if they are whole.
     fn count(&self) -> Option<usize> {
-        (!self.is_lost && self.open.is_empty()).then_some(self.complete)
+        (self.lost.is_none() && self.open.is_empty()).then_some(self.complete)
     }
 }
+
+/// The socket, if nothing is left over, and the first reply, if it is an error.
+type Returned = (io::Result<Stream>, Option<Vec<u8>>);
 
 /// A socket that the client library borrows for the login. It goes back when this is dropped.
 ///
@@ -184,7 +267,7 @@ impl Frames {
 /// the replies to later commands would be read at the wrong place. So commands and replies are counted.
 struct Lent {
     stream: Option<Stream>,
-    back: Option<oneshot::Sender<io::Result<Stream>>>,
+    back: Option<oneshot::Sender<Returned>>,
     sent: Frames,
     received: Frames,
 }
@@ -194,12 +277,13 @@ impl Drop for Lent {
         if let (Some(stream), Some(back)) = (self.stream.take(), self.back.take()) {
             let (sent, received) = (self.sent.count(), self.received.count());
             let is_in_step = sent.is_some() && sent == received;
-            // Without a receiver the login has failed, and the socket is closed.
-            let _returned = back.send(if is_in_step {
+            let stream = if is_in_step {
                 Ok(stream)
             } else {
                 Err(unasked())
-            });
+            };
+            // Without a receiver the caller has gone, and the socket is closed.
+            let _returned = back.send((stream, self.received.first_error.take()));
         }
     }
 }

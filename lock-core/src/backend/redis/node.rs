@@ -1,7 +1,7 @@
 //! One server of a deployment, and where a connector finds the server of its next connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -41,10 +41,14 @@ struct Resp2 {
     until: AtomicU64,
     /// The server process that has refused it.
     run_id: AtomicU64,
+    /// How often this process has refused it in words that nobody knows, or by ending the connection.
+    doubts: AtomicU32,
 }
 
 /// How long connections speak RESP2 before RESP3 is tried again.
 const RESP2_FOR: Duration = Duration::from_secs(600);
+/// How long they do so at first, if the server may have refused for another reason. The time doubles each time.
+const RESP2_AT_FIRST: Duration = Duration::from_secs(5);
 
 impl Node {
     pub(super) fn new(address: NodeAddress) -> Self {
@@ -86,11 +90,19 @@ impl Node {
         Clock::System.now().as_nanos() < self.resp2.until.load(Ordering::Acquire)
     }
 
-    /// Records that this process of the server refuses RESP3 and serves RESP2. Returns whether that is news.
-    pub(super) fn found_resp2(&self, run_id: u64) -> bool {
-        let until = Clock::System.now().plus(RESP2_FOR);
-        let known_until = self.resp2.until.swap(until.as_nanos(), Ordering::AcqRel);
+    /// Records that this process of the server refuses RESP3 and serves RESP2. It is certain if the refusal was about
+    /// RESP3. Returns whether that is news.
+    pub(super) fn found_resp2(&self, run_id: u64, is_certain: bool) -> bool {
         let known_run_id = self.resp2.run_id.swap(run_id, Ordering::AcqRel);
+        let span = if is_certain {
+            RESP2_FOR
+        } else {
+            let doubts = self.resp2.doubts.fetch_add(1, Ordering::AcqRel);
+            let doubled = 2_u32.saturating_pow(doubts.min(10));
+            RESP2_AT_FIRST.saturating_mul(doubled).min(RESP2_FOR)
+        };
+        let until = Clock::System.now().plus(span);
+        let known_until = self.resp2.until.swap(until.as_nanos(), Ordering::AcqRel);
         known_until == 0 || known_run_id != run_id
     }
 
@@ -101,12 +113,14 @@ impl Node {
 
     pub(super) fn accepted_resp3(&self) {
         self.resp2.is_needless.store(true, Ordering::Release);
+        self.resp2.doubts.store(0, Ordering::Release);
     }
 
     /// Records the server process of a new connection. Another one may know RESP3.
     pub(super) fn saw_process(&self, run_id: u64) {
         if self.resp2.run_id.load(Ordering::Acquire) != run_id {
             self.resp2.until.store(0, Ordering::Release);
+            self.resp2.doubts.store(0, Ordering::Release);
         }
     }
 
@@ -281,13 +295,13 @@ mod tests {
     fn resp2_is_news_once_for_each_process() {
         let node = Node::new(NodeAddress::Tcp("a".into(), 1));
         assert!(!node.speaks_resp2());
-        assert!(node.found_resp2(7) && node.speaks_resp2());
-        assert!(!node.found_resp2(7));
+        assert!(node.found_resp2(7, true) && node.speaks_resp2());
+        assert!(!node.found_resp2(7, false));
         node.saw_process(7);
         assert!(node.speaks_resp2());
         node.saw_process(8);
         assert!(!node.speaks_resp2());
-        assert!(node.found_resp2(8) && node.speaks_resp2());
+        assert!(node.found_resp2(8, true) && node.speaks_resp2());
     }
 
     #[test]

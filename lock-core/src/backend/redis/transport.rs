@@ -28,6 +28,9 @@ const CAPACITY: usize = 4096;
 /// A buffer that grew beyond this size in a burst is not kept.
 const LARGEST_KEPT: usize = 256 * 1024;
 
+/// Begins a push message, which the server sends without a command. No command of this library asks for one.
+pub(super) const PUSH: u8 = b'>';
+
 /// A connection that carries commands of many callers.
 pub(super) struct Transport {
     shared: Arc<Shared>,

@@ -569,6 +569,16 @@ fn refusals_are_classified_by_what_the_server_says() {
             FailureClass::Unknown,
         ),
         (
+            "NOPROTO unsupported protocol version",
+            RefusalKind::UnknownCommand,
+            FailureClass::Fatal,
+        ),
+        (
+            "ERR invalid password",
+            RefusalKind::Authentication,
+            FailureClass::Fatal,
+        ),
+        (
             "the plan does not allow it",
             RefusalKind::Other,
             FailureClass::Unknown,

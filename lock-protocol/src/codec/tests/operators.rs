@@ -302,6 +302,19 @@ fn queue_of_dead_waiters_is_served_after_the_release() {
     assert_eq!(reply.verdict, ForceVerdict::Freed(ForceGrant::Waiter));
 }
 
+/// The key is free, whatever becomes of its queue.
+#[test]
+fn release_whose_queue_cannot_be_served_is_no_error() {
+    let bench = Bench::new();
+    let request = force(Dialect::Native, ForceMode::Now, ForeignValues::Keep);
+    let first = format!("{KEYS} now 1000 0 revoked by ops   ");
+    let rest = format!("{KEYS} grant 1000 0 revoked by ops   ");
+    let more = array(&["freed", "5000", "string", "900", "value", "more"]);
+    let exchanges = [(&*first, &*more), (&*rest, "-LOADING\r\n")];
+    let (_, reply) = forced(bench.run(OpKind::Force(&request), &exchanges));
+    assert_eq!(reply.verdict, ForceVerdict::Freed(ForceGrant::More));
+}
+
 #[test]
 fn release_of_redisson_publishes_itself() {
     let mut bench = Bench::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::super::handshake::check_role;
+use super::super::handshake::{check_role, unknown_epoch};
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
 use super::map;
@@ -262,8 +262,12 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
         let text = format!("the lock server at {} rejects commands", node.address);
         LockError::refused_as(text, &refusal)
     })?;
-    // A server that does not tell it has the promise of a single server, and was reported at the connection.
-    let epoch = info.ok().and_then(Info::read).and_then(Info::my_epoch);
+    let epoch = match info {
+        Ok(info) => Info::read(info).and_then(Info::my_epoch),
+        // A server that never tells it has the promise of a single server, and was reported at the connection.
+        Err(refusal) if refusal.is_of_command() => None,
+        Err(refusal) => return Err(unknown_epoch(&server, &refusal)),
+    };
     let epoch = epoch.unwrap_or_default();
     let reply = EpochReply {
         asked,

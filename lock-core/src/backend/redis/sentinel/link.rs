@@ -235,11 +235,13 @@ impl SentinelLink {
     async fn connect(&self) -> Result<SentinelConnection, LockError> {
         let login = connection_info(&self.access.login);
         let begun = dial_and_log_in(|| self.dial(), &login, Fallback::AfterRefusal).await?;
-        let (stream, protocol, _) = begun.map_err(|error| self.failed(&error))?;
+        let begun = begun.map_err(|failed| {
+            failed.to_lock_error(&format!("cannot connect to {}", self.text()))
+        })?;
         // Each question has a time limit, so that no heartbeat is needed.
-        let mut pushes = Pushes::new(stream, None);
+        let mut pushes = Pushes::new(begun.stream, None);
         // An old Sentinel is asked each second, and announces nothing.
-        if protocol.supports_resp3() {
+        if begun.protocol.supports_resp3() {
             // A user may lack the right. Then the Sentinel is only asked.
             pushes.subscribe(Subscribing::Classic, SWITCHES.into());
         }

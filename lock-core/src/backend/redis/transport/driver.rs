@@ -8,11 +8,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{CAPACITY, End, LARGEST_KEPT, ReadHalf, Shared, State};
+use super::{CAPACITY, End, LARGEST_KEPT, PUSH, ReadHalf, Shared, State};
 use lock_protocol::resp::{FrameScan, LOCK_REPLY};
-
-/// A push message, which the server sends without a command. No command of this library asks for one.
-const PUSH: u8 = b'>';
 
 pub(super) struct Driver {
     shared: Arc<Shared>,

@@ -403,10 +403,13 @@ impl<E: Failure> AwaitedRelease<E> {
     pub fn on_failure(&mut self, failure: E, now: Moment) -> AwaitedStep<E> {
         let class = failure.class();
         self.cleanup.on_failure(class, now);
-        // A later copy had less time, so its timeout says less than an earlier failure. So does the refusal to repeat it.
         let failure = match self.known_failure.take() {
+            // A later copy had less time, so its timeout says less than an earlier failure.
+            Some(known) if class == FailureClass::TimedOut => known,
+            // The server did reply, in words that say more.
             Some(known)
-                if matches!(class, FailureClass::TimedOut | FailureClass::MustNotRepeat) =>
+                if class == FailureClass::MustNotRepeat
+                    && known.class() == FailureClass::Unknown =>
             {
                 known
             }

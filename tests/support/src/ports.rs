@@ -2,6 +2,8 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use crate::janitor;
 
@@ -14,8 +16,12 @@ const COUNT: u16 = 10_000;
 /// The first and the last port that cluster nodes use between each other.
 pub(crate) const BUS: (u16, u16) = (FIRST + 10_000, FIRST + 10_000 + COUNT - 1);
 
+/// How long a port rests after its use. A manager that a finished test has left behind repeats its releases at its
+/// server's address until the leases end, and another test's server would receive them.
+const REST: Duration = Duration::from_secs(120);
+
 /// A port of 127.0.0.1 that no other test process on this machine chooses until this value is
-/// dropped.
+/// dropped, and has rested.
 ///
 /// The reservation is a lock on a file and not a bound socket, because the server has to bind the
 /// port. The kernel drops the lock when the process ends. Programs outside of these tests can still
@@ -23,7 +29,14 @@ pub(crate) const BUS: (u16, u16) = (FIRST + 10_000, FIRST + 10_000 + COUNT - 1);
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    _reservation: File,
+    /// Its time of modification is that of the last use.
+    reservation: File,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let _ = self.reservation.set_modified(SystemTime::now());
+    }
 }
 
 impl Port {
@@ -36,26 +49,51 @@ impl Port {
 
         let start = janitor::random() % u64::from(COUNT);
         let start = u16::try_from(start).expect("the number is less than COUNT");
-        for step in 0..COUNT {
-            let number = FIRST + (start + step) % COUNT;
-            let path = directory.join(number.to_string());
-            let file = File::options()
-                .create(true)
-                .write(true)
-                .truncate(false)
-                .open(&path)
-                .unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()));
-            if file.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
-                return Self {
-                    number,
-                    _reservation: file,
-                };
-            }
-        }
-        panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1);
+        let numbers = || (0..COUNT).map(|step| FIRST + (start + step) % COUNT);
+        let path = |number: u16| directory.join(number.to_string());
+        let rested = numbers().filter(|number| has_rested(&path(*number)));
+        let port = rested
+            .chain(numbers())
+            .find_map(|number| Self::at(number, &path(number)));
+        port.unwrap_or_else(|| panic!("no free port from {FIRST} to {}", FIRST + COUNT - 1))
+    }
+
+    fn at(number: u16, path: &Path) -> Option<Self> {
+        let reservation = File::options()
+            .create(true)
+            .write(true)
+            .truncate(false)
+            .open(path)
+            .unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()));
+        let is_free =
+            reservation.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", number)).is_ok();
+        // Also for a process that is killed.
+        let _ = reservation.set_modified(SystemTime::now());
+        is_free.then_some(Self {
+            number,
+            reservation,
+        })
     }
 
     pub(crate) fn number(&self) -> u16 {
         self.number
+    }
+}
+
+/// Returns whether a port was not used for some time.
+fn has_rested(path: &Path) -> bool {
+    let used = fs::metadata(path).and_then(|metadata| metadata.modified());
+    used.is_ok_and(|used| used.elapsed().is_ok_and(|ago| ago > REST)) || !path.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_rests_after_its_use() {
+        let used: Vec<u16> = (0..50).map(|_| Port::reserve().number()).collect();
+        let again: Vec<u16> = (0..50).map(|_| Port::reserve().number()).collect();
+        assert!(again.iter().all(|number| !used.contains(number)));
     }
 }

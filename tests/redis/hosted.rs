@@ -290,3 +290,63 @@ async fn reply_without_a_command_ends_the_login() {
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("without a command"), "{text}");
 }
+
+/// A push would be counted as a reply, and all later replies would be read at the wrong place.
+#[tokio::test]
+async fn push_during_the_handshake_ends_the_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let role = "*3\r\n$6\r\nmaster\r\n";
+    proxy.replace(
+        Direction::ToClient,
+        role,
+        format!(">1\r\n+invalidate\r\n{role}"),
+    );
+    let builder = one_attempt(LockManager::builder());
+    let refused = builder.connect(&proxy.url()).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("without a command"), "{text}");
+}
+
+/// It closes connections for another reason, such as their number.
+#[tokio::test]
+async fn server_that_has_accepted_resp3_is_not_dialed_in_resp2_when_it_closes() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    acquire_and_release(&locks).await;
+    stand_in.set([hello(HelloRefusal::Closes)]);
+    stand_in.cut_all();
+    let down = locks.lock(NAME).wait(ms(300)).acquire().await;
+    assert_eq!(backend_error_kind(down), BackendErrorKind::Unreachable);
+    let asked = stand_in.count(&Target::Command("HELLO"));
+    assert_eq!(stand_in.accepted(), asked);
+    stand_in.set([]);
+    let held = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    assert!(locks.ping().await.unwrap().notifications);
+    held.release().await.unwrap();
+}
+
+/// Tokens could go back after a failover if a limit were taken for a node without an epoch.
+#[tokio::test]
+async fn node_that_does_not_tell_its_epoch_now_is_not_used() {
+    let node = RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .start();
+    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually_async(SOON, async || {
+        let info = node.cli(&["CLUSTER", "INFO"]);
+        info.text().contains("cluster_state:ok")
+    })
+    .await;
+    let proxy = Proxy::in_front_of(&node);
+    let (info, other) = ("CLUSTER\r\n$4\r\nINFO", "CLUSTER\r\n$4\r\nINFX");
+    proxy.replace(Direction::ToServer, info, other);
+    let unknown = "-ERR unknown subcommand 'INFX'. Try CLUSTER HELP.";
+    let limited = format!("-{}", limits::REQUESTS);
+    proxy.replace(Direction::ToClient, unknown, limited);
+    let url = proxy.url().replace("redis://", "redis+cluster://");
+    let refused = one_attempt(LockManager::builder()).connect(&url).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("cannot read the epoch"), "{text}");
+}

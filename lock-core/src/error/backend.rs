@@ -69,8 +69,8 @@ pub enum BackendErrorKind {
     ReleaseUnconfirmed,
     /// The background worker of this process, which renews and releases locks, could not start.
     BackgroundWorker,
-    /// The server refused the command in words that this library doesn't know, such as those of a hosting service's
-    /// limits; see the source. A call that waits tries again until its wait ends.
+    /// The server refused the command in words that this library doesn't know, for example because a hosting service
+    /// enforces a limit; the source quotes them. A call that waits tries again until its wait ends.
     Other,
 }
 

@@ -278,6 +278,22 @@ fn timeout_of_a_later_copy_does_not_hide_an_earlier_failure() {
     assert!(!release.is_finished(), "the background worker continues");
 }
 
+/// Only an unknown refusal says more than that the release may not be sent again.
+#[test]
+fn release_that_may_not_be_repeated_fails_with_the_servers_words() {
+    let must_not_repeat = Failed(FailureClass::MustNotRepeat);
+    for (first, error) in [
+        (FailureClass::Unknown, Failed(FailureClass::Unknown)),
+        (FailureClass::TimedOut, must_not_repeat),
+    ] {
+        let mut release = awaited(Validity::Valid);
+        let step = release.on_failure(Failed(first), at(5));
+        assert!(matches!(step, AwaitedStep::WaitUntil(_)));
+        let step = release.on_failure(must_not_repeat, at(20));
+        assert!(matches!(step, AwaitedStep::Done(Err(failure)) if failure == error));
+    }
+}
+
 #[test]
 fn caller_sends_no_copy_without_time_for_its_reply() {
     let mut release = awaited(Validity::Valid);

@@ -268,10 +268,14 @@ mod tests {
 
     #[test]
     fn refused_question_about_commands_means_none() {
-        let abilities = Abilities::default();
-        let denied = "-NOPERM no permissions to run the 'command|info' command\r\n";
-        record(&abilities, OpenQuestion::Commands, denied).unwrap();
-        let native = abilities.owner_check(ReleaseMethod::Native);
-        assert_eq!(native, Err(OpenQuestion::Unsupported));
+        for refusal in [
+            "-NOPERM no permissions to run the 'command|info' command\r\n",
+            "-ERR the plan of this database does not include it\r\n",
+        ] {
+            let abilities = Abilities::default();
+            record(&abilities, OpenQuestion::Commands, refusal).unwrap();
+            let native = abilities.owner_check(ReleaseMethod::Native);
+            assert_eq!(native, Err(OpenQuestion::Unsupported), "{refusal}");
+        }
     }
 }

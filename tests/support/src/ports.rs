@@ -29,7 +29,7 @@ const REST: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    /// Its time of modification is that of the last use.
+    /// Modified whenever the port is used, so that its age tells how long the port has rested.
     reservation: File,
 }
 
@@ -92,8 +92,15 @@ mod tests {
 
     #[test]
     fn port_rests_after_its_use() {
-        let used: Vec<u16> = (0..50).map(|_| Port::reserve().number()).collect();
-        let again: Vec<u16> = (0..50).map(|_| Port::reserve().number()).collect();
-        assert!(again.iter().all(|number| !used.contains(number)));
+        let path = std::env::temp_dir().join(format!("port-{}", janitor::random()));
+        assert!(has_rested(&path));
+        // No program listens there.
+        drop(Port::at(FIRST - 1, &path).expect("the port is free"));
+        assert!(!has_rested(&path));
+        let long_ago = SystemTime::now() - 2 * REST;
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_modified(long_ago).unwrap();
+        assert!(has_rested(&path));
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -30,7 +30,7 @@ impl RedisClient {
         self.call(&mut [&mut call], deadline).await;
         match call.outcome {
             Some(Ok(outcome)) => Ok(outcome),
-            // A key that is free is no error, even if nobody has served its queue.
+            // The key is free, so the release has succeeded even if its queue was not served.
             failed => freed(&mut call.op.state).ok_or_else(|| match failed {
                 Some(Err(error)) => error,
                 _ => LockError::unsent(),
@@ -85,7 +85,7 @@ impl RedisClient {
         }
     }
 
-    /// Reads the locks with these names. Leaves out those that have ended since they were found, and what is no lock.
+    /// Reads the locks with these names, without keys that have expired since they were found or hold something else.
     async fn read_all(
         &self,
         request: &ListRequest,
@@ -94,7 +94,7 @@ impl RedisClient {
     ) -> Result<Vec<ListedLock>, LockError> {
         let candidate = |name: String| {
             let name = LockName::from(name);
-            // No lock has some names, such as that of the counter of a name with a hash tag.
+            // A SCAN also finds companion keys, such as a lock's counter, whose names no lock may have.
             let key = LockKey::new(&request.prefix, &name).ok()?;
             let key = match request.dialect {
                 Dialect::Redisson { .. } => key.in_dialect(request.dialect),

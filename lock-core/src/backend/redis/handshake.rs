@@ -234,7 +234,7 @@ impl Connector {
         Ok(true)
     }
 
-    /// Fails for a server that is no primary. A replica in a cluster names the node to ask for each command.
+    /// Fails for a server that isn't a primary, unless it belongs to a cluster, where a replica redirects each command.
     fn check_role(&self, node: &Node, role: Option<Role>) -> Result<(), LockError> {
         if self.access.kind == DeploymentKind::Cluster {
             return Ok(());

@@ -82,10 +82,11 @@ pub(super) enum Fallback {
     AfterRefusalOrEnd,
 }
 
-/// Dials and logs in. The inner error is that of the last login.
+/// Dials and logs in, in RESP2 if the server refuses RESP3. The outer error comes from a dial, the inner one from the
+/// last login.
 ///
-/// Services word the refusal in many ways, and some close the connection. So every refusal but that of a password, or one
-/// that is known to pass, leads to the second attempt, and its error is the one that counts.
+/// Services refuse RESP3 in their own words, and some just close the connection. Therefore every refusal leads to a second
+/// login, unless it is about the password or known to be temporary, and the second login's error replaces the first.
 pub(super) async fn dial_and_log_in<D: Future<Output = Result<Stream, LockError>>>(
     dial: impl Fn() -> D,
     login: &RedisConnectionInfo,
@@ -141,7 +142,7 @@ async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, L
         (Ok(()), Err(error)) => error.into(),
         (Err(error), _) => error,
     };
-    // Without these, the first reply is that to another command.
+    // Without either of them, the first reply answers another command.
     let is_of_login = login.protocol().supports_resp3() || login.password().is_some();
     let refusal = first_error.filter(|_| is_of_login);
     Err(LoginError {
@@ -263,8 +264,8 @@ type Returned = (io::Result<Stream>, Option<Vec<u8>>);
 
 /// A socket that the client library borrows for the login. It goes back when this is dropped.
 ///
-/// The library reads as many bytes as there are. Those behind the reply to the last command would be lost with it, and
-/// the replies to later commands would be read at the wrong place. So commands and replies are counted.
+/// The library reads whatever bytes have arrived, and loses those behind the last reply that it waits for. Later replies
+/// would then be read at the wrong place, so commands and replies are counted.
 struct Lent {
     stream: Option<Stream>,
     back: Option<oneshot::Sender<Returned>>,
@@ -304,7 +305,7 @@ impl AsyncRead for Lent {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(self.stream()?).poll_read(cx, buffer)?;
-        // The library reads without a bound, but it says better what is wrong with a reply that isn't one.
+        // The library has no bound of its own, but its error describes a malformed reply better than ours.
         if let Err(error @ Malformed::TooLarge { .. }) =
             self.received.add(&buffer.filled()[before..])
         {
@@ -334,5 +335,37 @@ impl AsyncWrite for Lent {
     /// Leaves the socket open: it is only lent.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_counted_in_any_pieces() {
+        let bytes = b"-ERR no\r\n%1\r\n+a\r\n:1\r\n+OK\r\n";
+        for piece in 1..bytes.len() {
+            let mut frames = Frames::default();
+            for piece in bytes.chunks(piece) {
+                frames.add(piece).unwrap();
+            }
+            assert_eq!(frames.count(), Some(3), "{piece}");
+            assert_eq!(frames.first_error.as_deref(), Some(&b"-ERR no\r\n"[..]));
+            frames.add(b"+O").unwrap();
+            assert_eq!(frames.count(), None, "{piece}");
+        }
+    }
+
+    /// The client library may take for a number what isn't one.
+    #[test]
+    fn bytes_after_a_malformed_frame_are_bounded() {
+        let mut frames = Frames::default();
+        assert_eq!(frames.add(b"$+9\r\n"), Err(Malformed::NotTheProtocol));
+        assert_eq!(frames.add(&vec![b'x'; LOCK_REPLY]), Ok(()));
+        assert_eq!(frames.count(), None);
+        let limit = LOCK_REPLY;
+        assert_eq!(frames.add(b"x"), Err(Malformed::TooLarge { limit }));
+        assert!(frames.open.len() < 10);
     }
 }

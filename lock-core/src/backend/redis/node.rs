@@ -36,7 +36,7 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 struct Resp2 {
     /// The server has accepted RESP3 before.
-    is_needless: AtomicBool,
+    knows_resp3: AtomicBool,
     /// When RESP3 is tried again, in nanoseconds of the system's clock; 0 if it was never refused.
     until: AtomicU64,
     /// The server process that has refused it.
@@ -108,11 +108,11 @@ impl Node {
 
     /// Returns whether the server has ever accepted RESP3, so that it closes connections for another reason.
     pub(super) fn knows_resp3(&self) -> bool {
-        self.resp2.is_needless.load(Ordering::Acquire)
+        self.resp2.knows_resp3.load(Ordering::Acquire)
     }
 
     pub(super) fn accepted_resp3(&self) {
-        self.resp2.is_needless.store(true, Ordering::Release);
+        self.resp2.knows_resp3.store(true, Ordering::Release);
         self.resp2.doubts.store(0, Ordering::Release);
     }
 
@@ -301,7 +301,16 @@ mod tests {
         assert!(node.speaks_resp2());
         node.saw_process(8);
         assert!(!node.speaks_resp2());
-        assert!(node.found_resp2(8, true) && node.speaks_resp2());
+        // Whoever may have refused for another reason is asked again soon, and then less and less often.
+        for seconds in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+            node.found_resp2(8, false);
+            let until = Moment::from_nanos(node.resp2.until.load(Ordering::Acquire));
+            let left = until.since(Clock::System.now());
+            let span = Duration::from_secs(seconds);
+            assert!(left <= span && left > span / 2, "{seconds}: {left:?}");
+        }
+        node.saw_process(9);
+        assert!(node.found_resp2(9, true) && node.speaks_resp2());
     }
 
     #[test]

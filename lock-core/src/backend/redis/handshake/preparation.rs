@@ -147,7 +147,7 @@ impl Connector {
     }
 }
 
-/// Returns whether the server may have refused the text of a script, and not the command or the user.
+/// Returns whether the server may have refused a script's text rather than the command or the user.
 fn may_refuse_text(refusal: &Refusal) -> bool {
     let kinds = [RefusalKind::Other, RefusalKind::UnknownCommand];
     kinds.contains(&refusal.kind) && !refusal.is_unknown_command()

@@ -357,6 +357,18 @@ mod tests {
         }
     }
 
+    /// The reply to the last question would otherwise be given to the first operation.
+    #[tokio::test]
+    async fn push_is_no_reply_to_a_question() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = Stream::Tcp(tokio::net::TcpStream::connect(address).await.unwrap());
+        let (mut server, _) = listener.accept().await.unwrap();
+        server.write_all(b">1\r\n+x\r\n").await.unwrap();
+        let asked = ask(&mut client, |out| drop(out.command("PING"))).await;
+        assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
     /// The client library may take for a number what isn't one.
     #[test]
     fn bytes_after_a_malformed_frame_are_bounded() {

@@ -9,10 +9,12 @@ use tree::{extension, files, imports, module, packages, read, rust_files, source
 mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
-const LEVELS: [&[&str]; 10] = [
+const LEVELS: [&[&str]; 12] = [
     &["sync"],
     &["error", "config", "info", "stats", "telemetry"],
-    &["backend"],
+    &["store"],
+    &["memory", "faulty"],
+    &["redis"],
     &["runtime"],
     &["guard"],
     &["request", "lock_set", "lead", "typed"],
@@ -21,6 +23,12 @@ const LEVELS: [&[&str]; 10] = [
     &["macro_support"],
     &["testing"],
 ];
+
+/// The modules that implement `Store`. Whatever works with locks sees the trait alone.
+const STORES: [&str; 3] = ["memory", "faulty", "redis"];
+
+/// The modules that make a manager with a store, and the faults of one.
+const MAKE_STORES: [&str; 2] = ["manager", "testing"];
 
 /// Folders whose files are compiled by a test, or by a workspace of their own.
 const FIXTURES: [&str; 4] = [
@@ -64,7 +72,25 @@ fn imports_run_down() {
 }
 
 #[test]
-fn only_the_backend_distinguishes_dialects() {
+fn only_those_who_make_a_store_know_which_it_is() {
+    let mut faults = Vec::new();
+    for (file, words) in sources("lock-core/src/") {
+        let Some(own) = module(&file).filter(|_| !is_test(&file)) else {
+            continue;
+        };
+        let knows = |other: &&str| other == &own || (own == "faulty" && other == &"memory");
+        let others = STORES.iter().filter(|other| !knows(other));
+        let imports = imports(&words);
+        let imported = others.filter(|other| imports.iter().any(|import| import == **other));
+        if !MAKE_STORES.contains(&own) {
+            faults.extend(imported.map(|other| format!("{file} imports `crate::{other}`")));
+        }
+    }
+    report(&faults);
+}
+
+#[test]
+fn only_stores_distinguish_dialects() {
     let mut faults = Vec::new();
     for (file, words) in sources("lock-core/src/") {
         if is_test(&file) {
@@ -74,7 +100,7 @@ fn only_the_backend_distinguishes_dialects() {
         let is_variant = |w: &[String]| {
             w[..3] == ["Dialect", ":", ":"] && w[3].starts_with(char::is_uppercase) && w[3] != "ALL"
         };
-        if LEVELS[3..].iter().any(level) && words.windows(4).any(is_variant) {
+        if LEVELS[5..].iter().any(level) && words.windows(4).any(is_variant) {
             faults.push(format!("{file} names a dialect; use its `Capabilities`"));
         }
     }
@@ -172,7 +198,6 @@ fn the_attribute_and_the_configuration_have_the_same_parsers() {
         ),
         ("lock-protocol/src/nearest.rs", "lock-macros/src/nearest.rs"),
     ] {
-        // The library's copy is public: its crate is below `lock-core`.
         // The library's copy is public, because its crate is below `lock-core`, and rustfmt then breaks lines elsewhere.
         let copies = [of_the_library, of_the_attribute]
             .map(|file| read(file).replace("pub(crate) ", "pub "))

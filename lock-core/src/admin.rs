@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::admin::InspectDetail;
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo};
 use crate::manager::LockManager;
 use crate::runtime::inner::ManagerInner;
+use lock_protocol::inspection::InspectDetail;
 use lock_protocol::key::{LockKey, LockName};
 
 mod error;
@@ -192,13 +192,13 @@ impl ManagerInner {
     async fn inspect(&self, name: LockName, detail: InspectDetail) -> Result<LockInfo, LockError> {
         let key = self.admin_key(&name)?;
         let limit = self.config.command_timeout;
-        let reply = self.backend.admin().inspect(&key, detail, limit).await?;
+        let reply = self.store.inspect(&key, detail, limit).await?;
         Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
             self.is_own(owner_id)
         }))
     }
 
-    /// Checks that the manager can reach its backend, and returns the key of a name.
+    /// Checks that the manager can reach its store, and returns the key of a name.
     fn admin_key(&self, name: &LockName) -> Result<LockKey, LockError> {
         self.check_admin()?;
         let key = LockKey::new(&self.config.prefix, name)

@@ -340,6 +340,22 @@ impl LockError {
         Self::Backend(BackendError::new(kind, context.into(), None))
     }
 
+    /// The error for a reply that cannot be read.
+    pub(crate) fn unreadable() -> Self {
+        Self::backend(
+            BackendErrorKind::Unsupported,
+            "the server sent a reply that no script of this library returns",
+        )
+    }
+
+    /// The error for a call that ran out of time before it was sent.
+    pub(crate) fn unsent() -> Self {
+        Self::backend(
+            BackendErrorKind::TimedOut,
+            "the call ran out of time before it was sent",
+        )
+    }
+
     /// As [`backend`](Self::backend), for an error that needs another advice than its kind gives.
     pub(crate) fn advised(
         kind: BackendErrorKind,

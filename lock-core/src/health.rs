@@ -70,7 +70,7 @@ impl LockManager {
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = self.inner();
-        let status = inner.backend.status();
+        let status = inner.store.status();
         Health {
             connected: status.connected,
             subscribed: status.subscribed,

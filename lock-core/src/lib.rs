@@ -4,24 +4,29 @@
     not(all(feature = "sentinel", feature = "cluster", feature = "quorum")),
     allow(
         dead_code,
-        reason = "the background worker and its clocks serve backends on servers, and some parts of \
+        reason = "the background worker and its clocks serve stores on servers, and some parts of \
                   them serve one topology"
     )
 )]
 
 mod admin;
-mod backend;
 mod config;
 mod error;
+#[cfg(feature = "testing")]
+mod faulty;
 mod guard;
 mod health;
 mod info;
 mod lead;
 mod lock_set;
 mod manager;
+mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 mod request;
 mod runtime;
 mod stats;
+mod store;
 mod sync;
 pub mod telemetry;
 #[cfg(feature = "macros")]

@@ -4,8 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::memory::MemoryBackend;
-use crate::backend::{Backend, NotificationSink};
 use crate::config::holder_tag::HolderTag;
 use crate::config::server::ServerSettings;
 use crate::config::{Handover, ManagerSettings};
@@ -13,13 +11,15 @@ use crate::config::{Handover, ManagerSettings};
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::lock_set::LockSetRequest;
+use crate::memory::MemoryStore;
 use crate::request::LockRequest;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
 use crate::stats::LockStats;
+use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
-use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockName;
 use lock_protocol::wire::tidy_label;
 
@@ -27,6 +27,7 @@ mod configured;
 #[cfg(feature = "macros")]
 mod declared;
 mod default;
+mod url;
 
 #[cfg(feature = "macros")]
 use self::default::FROM_VARIABLE;
@@ -433,26 +434,25 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// As [`try_in_memory`](Self::try_in_memory), on a backend that wraps the memory.
-    pub(crate) fn try_in_memory_on<B: Backend>(
+    /// As [`try_in_memory`](Self::try_in_memory), on a store that wraps the memory.
+    pub(crate) fn try_in_memory_on<S: Store>(
         self,
-        wrap: impl FnOnce(MemoryBackend) -> B,
-    ) -> Result<(LockManager, Arc<B>), LockError> {
+        wrap: impl FnOnce(MemoryStore) -> S,
+    ) -> Result<(LockManager, Arc<S>), LockError> {
         self.config.check()?;
         let dialect = self.config.dialect;
-        if !dialect.capabilities().in_memory {
-            let reason = InvalidDialectReason::NoServer;
-            return Err(LockError::InvalidDialect { dialect, reason });
-        }
+        MemoryStore::TRAITS
+            .check_dialect(dialect)
+            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         let reporter = Arc::new(self.reporter());
         let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let backend = Arc::new(wrap(MemoryBackend::new(sink, self.config.grace())));
-        let erased = Arc::<B>::clone(&backend);
+        let store = Arc::new(wrap(MemoryStore::new(sink, self.config.grace())));
+        let erased = Arc::<S>::clone(&store);
         let inner = ManagerInner::without_worker(erased, notifications, reporter, self.config);
         let manager = LockManager {
             inner: Arc::new(inner),
         };
-        Ok((manager, backend))
+        Ok((manager, store))
     }
 }

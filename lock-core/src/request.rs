@@ -307,10 +307,12 @@ impl LockRequest {
             setting: None,
         })?;
         let dialect = self.dialect;
-        self.inner
+        let traits = self.inner.store.traits();
+        traits
             .check_dialect(dialect)
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+        traits.check_ttl(ttl.as_duration())?;
         let key = key.in_dialect(dialect);
         self.kind.check(&self.inner, dialect, self.min_hold)?;
         let renew = self.renew;

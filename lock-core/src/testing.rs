@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::Backend;
-use crate::backend::faulty::FaultyBackend;
 use crate::error::{BackendErrorKind, Holder, LockError};
+use crate::faulty::FaultyStore;
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::request::LockRequest;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
+use crate::store::Store;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
 use lock_protocol::key::{LockKey, LockName};
@@ -23,7 +23,7 @@ use lock_protocol::owner_id::OwnerId;
 use lock_protocol::renew::Renew;
 use lock_protocol::ttl::Ttl;
 
-pub use crate::backend::faulty::Command;
+pub use crate::faulty::Command;
 
 /// The label of the holder that [`Faults::hold`] adds.
 const OTHER_HOLDER: &str = "another holder";
@@ -38,9 +38,9 @@ const ANY_TTL: Duration = Duration::from_secs(30);
 pub fn in_memory_with_faults(
     builder: LockManagerBuilder,
 ) -> Result<(LockManager, Faults), LockError> {
-    let (manager, backend) = builder.try_in_memory_on(FaultyBackend::new)?;
+    let (manager, store) = builder.try_in_memory_on(FaultyStore::new)?;
     let inner = Arc::clone(manager.inner());
-    let faults = Faults { backend, inner };
+    let faults = Faults { store, inner };
     let weak = faults.downgrade();
     let on_tracked = move |held: &Arc<HeldLock>| {
         if let Some(faults) = weak.upgrade()
@@ -73,7 +73,7 @@ pub fn lease_end(watch: &LockWatch) -> Option<u64> {
 /// Returns whether the locks are on a server. Then their clock is real.
 #[must_use]
 pub fn has_server(manager: &LockManager) -> bool {
-    !manager.inner().backend.holds_without_renewal()
+    manager.inner().store.traits().needs_worker
 }
 
 /// What a recorder has to know about a request.
@@ -108,7 +108,7 @@ pub fn request_parts(request: &LockRequest) -> RequestParts {
 /// manager sends after the call, and lasts until the opposite call.
 #[derive(Clone)]
 pub struct Faults {
-    backend: Arc<FaultyBackend>,
+    store: Arc<FaultyStore>,
     inner: Arc<ManagerInner>,
 }
 
@@ -119,13 +119,13 @@ impl Faults {
     /// An acquire waits for a connection, at most for its wait. An acquire that does not wait fails
     /// after the command timeout. Renewals fail too, so a held lock expires when the outage is longer than its ttl.
     pub fn down(&self) {
-        self.backend.down();
+        self.store.down();
         self.update_renewals();
     }
 
     /// Connects the manager again. The locks of guards that were dropped meanwhile are released.
     pub fn up(&self) {
-        self.backend.up();
+        self.store.up();
         self.update_renewals();
     }
 
@@ -153,7 +153,7 @@ impl Faults {
     /// # }
     /// ```
     pub fn refuse(&self, command: Command, kind: BackendErrorKind) {
-        self.backend.refuse(command, kind);
+        self.store.refuse(command, kind);
         self.update_renewals();
     }
 
@@ -165,7 +165,7 @@ impl Faults {
     /// repeats an acquire that does not wait once, after a broken connection. To make such a call
     /// fail, use [`refuse`](Self::refuse).
     pub fn refuse_next(&self, command: Command, kind: BackendErrorKind) {
-        self.backend.refuse_next(command, kind);
+        self.store.refuse_next(command, kind);
     }
 
     /// Executes all commands of this kind and loses their replies, until [`accept`](Self::accept).
@@ -176,20 +176,20 @@ impl Faults {
     ///
     /// Without replies to [renewals](Command::Renew), held locks expire, as after [`refuse`](Self::refuse).
     pub fn lose_replies(&self, command: Command) {
-        self.backend.lose_replies(command);
+        self.store.lose_replies(command);
         self.update_renewals();
     }
 
     /// Executes the next command of this kind and loses its reply. Several calls lose as many
     /// replies. The library may send another command: see [`refuse_next`](Self::refuse_next).
     pub fn lose_next_reply(&self, command: Command) {
-        self.backend.lose_next_reply(command);
+        self.store.lose_next_reply(command);
     }
 
     /// Accepts commands of this kind again, and their replies arrive again. The locks of guards
     /// whose background release was refused are released. Locks that are still held no longer expire.
     pub fn accept(&self, command: Command) {
-        self.backend.accept(command);
+        self.store.accept(command);
         self.update_renewals();
     }
 
@@ -200,13 +200,12 @@ impl Faults {
     /// guards are not delayed. With such a delay of [renewals](Command::Renew), held locks expire, as after
     /// [`refuse`](Self::refuse).
     pub fn delay(&self, command: Command, delay: Duration) {
-        self.backend.delay(command, delay);
+        self.store.delay(command, delay);
         self.update_renewals();
     }
 
     fn fails_renewals(&self) -> bool {
-        self.backend
-            .fails_renewals(self.inner.config.command_timeout)
+        self.store.fails_renewals(self.inner.config.command_timeout)
     }
 
     /// Begins or ends the renewals of all held locks, after a change of the faults.
@@ -219,7 +218,7 @@ impl Faults {
             if fail {
                 self.begin_renewals(&held);
             } else if held.end_renewals() {
-                self.backend.memory().renew_now(&held.renewal());
+                self.store.memory().renew_now(&held.renewal());
             }
         }
     }
@@ -230,7 +229,7 @@ impl Faults {
             return;
         }
         let renewal = held.renewal();
-        self.backend.memory().renew_for(&renewal, renewal.ttl);
+        self.store.memory().renew_for(&renewal, renewal.ttl);
         // Outside of a runtime, the lock expires by the clock, and no caller is told.
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -244,7 +243,7 @@ impl Faults {
 
     fn downgrade(&self) -> WeakFaults {
         WeakFaults {
-            backend: Arc::downgrade(&self.backend),
+            store: Arc::downgrade(&self.store),
             inner: Arc::downgrade(&self.inner),
         }
     }
@@ -299,7 +298,7 @@ impl Faults {
             kind,
             label,
         };
-        self.backend.memory().release_now(&request);
+        self.store.memory().release_now(&request);
     }
 
     /// Lets another holder have the lock, until the returned value is dropped. Meanwhile the lock is
@@ -346,7 +345,7 @@ impl Faults {
         let owner_id = OwnerId::random();
         let label = OTHER_HOLDER.into();
         let mut sent = SentAcquires::new(owner_id, key.clone(), lease_config, label, None);
-        let mut outcome = self.backend.memory().acquire_now(&mut sent);
+        let mut outcome = self.store.memory().acquire_now(&mut sent);
         self.inner.recognize_holder(&mut outcome);
         let holder = match outcome {
             AcquireOutcome::Held { .. } => {
@@ -373,26 +372,26 @@ impl Faults {
     /// Returns how many commands of this kind the manager has sent, with those that failed.
     #[must_use]
     pub fn calls(&self, command: Command) -> u64 {
-        self.backend.calls(command)
+        self.store.calls(command)
     }
 
     /// Returns whether the backend is [`down`](Self::down).
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.backend.seems_down()
+        self.store.is_down()
     }
 }
 
 /// As [`Faults`], and keeps neither the manager nor its locks.
 struct WeakFaults {
-    backend: Weak<FaultyBackend>,
+    store: Weak<FaultyStore>,
     inner: Weak<ManagerInner>,
 }
 
 impl WeakFaults {
     fn upgrade(&self) -> Option<Faults> {
         Some(Faults {
-            backend: self.backend.upgrade()?,
+            store: self.store.upgrade()?,
             inner: self.inner.upgrade()?,
         })
     }
@@ -408,11 +407,9 @@ async fn renew(faults: WeakFaults, held: Weak<HeldLock>) {
         let pause = match action {
             LeaseAction::Renew { .. } => {
                 let limit = action.renewal_limit(now, timeout).unwrap_or(timeout);
-                let renewal = [held.renewal()];
-                let result = faults.backend.renew(&renewal, limit).await.pop();
-                if let Some(result) = result {
-                    let _counted = held.apply_renewal(result);
-                }
+                let store: &dyn Store = &*faults.store;
+                let result = store.renew(&held.renewal(), limit).await;
+                let _counted = held.apply_renewal(result);
                 Duration::ZERO
             }
             LeaseAction::WaitUntil(at) => at.since(now),

@@ -17,15 +17,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::abilities::Abilities;
+use self::conditional::ConditionalState;
+use self::deadline::DeadlineState;
+use self::operators::{ForceState, ScanState};
+use self::owner::OwnerState;
+use self::redisson::RedissonState;
+use self::watch_multi::WatchState;
 use crate::acquisition::{FailureClass, Origin, RenewOutcome, SentAcquires, SentCopy};
-use crate::clock::Moment;
+use crate::clock::{Moment, ServerMs};
 use crate::clock_sync::NotAfter;
 use crate::dialect::{Dialect, ReleaseMethod};
 use crate::key::LockKey;
 use crate::loss::LossReason;
 use crate::op::{ForeignValue, Op, OpKind, Outcome, Refusal, RefusalKind, Renewal};
 use crate::redirect::Redirect;
-use crate::resp::{CommandBuf, Replies, ServerError};
+use crate::resp::{CommandBuf, LOCK_REPLY, OPERATOR_REPLY, Replies, ServerError};
 use crate::unconfirmed::Unconfirmed;
 use crate::wire::tidy;
 
@@ -91,6 +97,26 @@ pub enum Progress {
     /// It wants another exchange.
     Next,
     Done(Result<Outcome, Refusal>),
+}
+
+/// How far a codec has come with an operation.
+#[derive(Clone, Debug)]
+pub enum OpState {
+    New,
+    Sent,
+    /// An acquire, and the latest server time at which it may take effect.
+    Copy(SentCopy, ServerMs),
+    /// A release that keeps the key locked for this many milliseconds. It was computed when the release was first
+    /// sent, so that a second copy carries the same.
+    KeptFor(u64),
+    Owner(OwnerState),
+    Watch(WatchState),
+    Conditional(ConditionalState),
+    /// In a box, because it carries the deadlines that the key may hold.
+    Deadline(Box<DeadlineState>),
+    Redisson(Box<RedissonState>),
+    Scan(Box<ScanState>),
+    Force(Box<ForceState>),
 }
 
 /// Where an operation runs.
@@ -226,6 +252,17 @@ impl Codecs {
             Dialect::SetNxPx { .. } => &self.conditional,
             Dialect::DeadlineGetset => &self.deadline,
             Dialect::Redisson { .. } => &self.redisson,
+        }
+    }
+}
+
+impl Op<'_> {
+    /// Returns the most bytes of a reply.
+    pub fn largest_reply(&self) -> usize {
+        if self.kind.is_of_operators() {
+            OPERATOR_REPLY
+        } else {
+            LOCK_REPLY
         }
     }
 }

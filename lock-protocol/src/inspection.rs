@@ -1,9 +1,12 @@
 //! What a reader of a lock finds: the content of its key, and its queue.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::clock::ServerMs;
+use crate::dialect::Dialect;
+use crate::key::{LockKey, LockName};
 use crate::lock_state::RawHolder;
 
 /// The most waiters that one inspection returns.
@@ -192,20 +195,66 @@ impl InspectReply {
     }
 }
 
-/// Where the next part of a list begins.
+/// Which locks to find, from a place on.
+#[derive(Clone, Debug)]
+pub struct ScanRequest {
+    /// The prefix of the keys.
+    pub prefix: Arc<str>,
+    /// A glob of names.
+    pub pattern: String,
+    /// Decides the type of the keys.
+    pub dialect: Dialect,
+    /// The most locks of the part.
+    pub most: usize,
+    /// `None` at the beginning.
+    pub at: Option<ScanPlace>,
+}
+
+impl ScanRequest {
+    /// Returns the key of a name that was found; `None` if no lock may have this name, as that of a lock's counter.
+    pub fn key(&self, name: &LockName) -> Option<LockKey> {
+        let key = LockKey::new(&self.prefix, name).ok()?;
+        Some(match self.dialect {
+            Dialect::Redisson { .. } => key.in_dialect(self.dialect),
+            _ => key,
+        })
+    }
+}
+
+/// A part of what a scan finds.
+#[derive(Debug, Default)]
+pub struct ScanPart {
+    /// A server may find a lock twice.
+    pub locks: Vec<ListedLock>,
+    /// About how many keys were looked at.
+    pub scanned: u64,
+    /// Where the next part begins; `None` at the end.
+    pub next: Option<ScanPlace>,
+}
+
+/// A lock that a scan has found.
+#[derive(Clone, Debug)]
+pub struct ListedLock {
+    pub name: LockName,
+    pub key: LockKey,
+    /// Without the entries of the queue.
+    pub found: InspectReply,
+}
+
+/// Where the next part of a scan begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListCursor {
-    /// On a server: its cursor, and the names that it returned beyond the limit of the last part.
-    Scan {
+pub enum ScanPlace {
+    /// On a server: its cursor, and the names that it returned beyond the most of the last part.
+    Cursor {
         /// `None` when the server has returned all keys.
         next: Option<u64>,
         pending: Vec<String>,
     },
     /// In memory: the last name.
     After(String),
-    /// In a cluster: the number of the node in the order of the addresses, and the place on that node.
-    Node {
+    /// With several servers: the number of one, and the place on it.
+    Server {
         index: usize,
-        within: Option<Box<ListCursor>>,
+        within: Option<Box<ScanPlace>>,
     },
 }

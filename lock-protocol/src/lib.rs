@@ -32,7 +32,6 @@ pub mod lock_state;
 pub mod loss;
 pub mod mailbox;
 pub mod nearest;
-#[cfg(feature = "wire")]
 pub mod op;
 pub mod owner_id;
 pub mod poll_schedule;

@@ -1,9 +1,9 @@
 //! The operations on a server, as data.
 //!
-//! An [`Op`] says what a caller wants ([`OpKind`]) and how far it has come ([`OpState`]). A [codec](crate::codec) turns
-//! it into commands and reads their replies; whoever owns a connection carries both. So an operation is the same value
-//! on a single server, on a node of a cluster and on each server of a quorum, and nothing between the caller and the
-//! socket has to know what it means.
+//! An [`Op`] says what a caller wants ([`OpKind`]). In memory, it is done at once. For a server, a codec (feature `wire`)
+//! turns it into commands and reads their replies; whoever owns a connection carries both. So an operation is the same
+//! value in memory, on a single server, on a node of a cluster and on each server of a quorum, and nothing between the
+//! caller and the socket has to know what it means.
 //!
 //! # Recorded before it is sent
 //!
@@ -12,32 +12,28 @@
 
 use std::time::Duration;
 
-use crate::acquisition::{
-    AcquireOutcome, FailureClass, Origin, RenewOutcome, SentAcquires, SentCopy,
-};
+use crate::acquisition::{AcquireOutcome, FailureClass, Origin, RenewOutcome, SentAcquires};
 use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
-use crate::clock::{Moment, ServerMs};
-use crate::codec::conditional::ConditionalState;
-use crate::codec::deadline::DeadlineState;
-use crate::codec::operators::{ForceState, InspectAllState};
-use crate::codec::owner::OwnerState;
-use crate::codec::redisson::RedissonState;
-use crate::codec::watch_multi::WatchState;
-use crate::dialect::Dialect;
+#[cfg(feature = "wire")]
+use crate::clock::Moment;
+#[cfg(feature = "wire")]
+use crate::codec::OpState;
 use crate::fencing_token::FencingToken;
-use crate::inspection::{InspectDetail, InspectReply, ReadTime};
+use crate::inspection::{InspectDetail, InspectReply, ReadTime, ScanPart, ScanRequest};
 use crate::key::LockKey;
 use crate::lock_state::{ForceReply, ForceRequest};
 use crate::redirect::Redirect;
 pub use crate::renewal::Renewal;
-use crate::resp::{LOCK_REPLY, OPERATOR_REPLY};
 
 /// One operation, on its way or not.
 #[derive(Debug)]
 pub struct Op<'a> {
     pub kind: OpKind<'a>,
+    /// How far a codec has come with it.
+    #[cfg(feature = "wire")]
     pub state: OpState,
     /// When the commands of the last exchange were sent.
+    #[cfg(feature = "wire")]
     pub sent_at: Moment,
 }
 
@@ -51,14 +47,12 @@ pub enum OpKind<'a> {
     /// follow.
     FreeKey(&'a ReleaseRequest),
     /// Writes the token of a quorum to the key of one of its servers.
-    Raise(&'a Renewal, RaiseTo),
+    Raise(&'a Raise),
     /// Waits for the acknowledgments of what stands in front in the same exchange.
     Wait(&'a WaitFor),
     /// Reads a lock and its first waiters, and changes nothing.
     Inspect(&'a LockKey, InspectDetail),
-    /// Reads what many keys hold, and how many waiters they have. All keys have one dialect.
-    InspectAll(&'a [LockKey]),
-    /// Finds keys.
+    /// Finds locks, and reads what their keys hold and how many waiters they have.
     Scan(&'a ScanRequest),
     /// Takes a lock from its holder.
     Force(&'a ForceRequest),
@@ -67,42 +61,8 @@ pub enum OpKind<'a> {
 impl OpKind<'_> {
     /// Returns whether an operator does this, with locks of any dialect.
     pub fn is_of_operators(&self) -> bool {
-        matches!(
-            self,
-            Self::Inspect(..) | Self::InspectAll(_) | Self::Scan(_) | Self::Force(_)
-        )
+        matches!(self, Self::Inspect(..) | Self::Scan(_) | Self::Force(_))
     }
-}
-
-/// One SCAN.
-#[derive(Clone, Debug)]
-pub struct ScanRequest {
-    /// Where the server goes on; 0 at the beginning.
-    pub cursor: u64,
-    /// A glob of keys.
-    pub pattern: String,
-    /// Decides the type of the keys.
-    pub dialect: Dialect,
-}
-
-/// How far an operation has come.
-#[derive(Clone, Debug)]
-pub enum OpState {
-    New,
-    Sent,
-    /// An acquire, and the latest server time at which it may take effect.
-    Copy(SentCopy, ServerMs),
-    /// A release that keeps the key locked for this many milliseconds. It was computed when the release was first
-    /// sent, so that a second copy carries the same.
-    KeptFor(u64),
-    Owner(OwnerState),
-    Watch(WatchState),
-    Conditional(ConditionalState),
-    /// In a box, because it carries the deadlines that the key may hold.
-    Deadline(Box<DeadlineState>),
-    Redisson(Box<RedissonState>),
-    InspectAll(Box<InspectAllState>),
-    Force(Box<ForceState>),
 }
 
 /// Whether a renewal writes an expiry that is late enough already.
@@ -111,6 +71,13 @@ pub enum Expiry {
     WhereNeeded,
     /// So that replicas and the disk have something to acknowledge.
     Always,
+}
+
+/// A token to write to the key of a lock, together with a renewal.
+#[derive(Clone, Debug)]
+pub struct Raise {
+    pub renewal: Renewal,
+    pub to: RaiseTo,
 }
 
 /// Which token a key has after a raise.
@@ -134,20 +101,23 @@ impl<'a> Op<'a> {
     pub fn new(kind: OpKind<'a>) -> Self {
         Self {
             kind,
+            #[cfg(feature = "wire")]
             state: OpState::New,
+            #[cfg(feature = "wire")]
             sent_at: Moment::from_nanos(0),
         }
     }
 
-    /// Returns the key of the lock. A wait, and what reads many keys, has none.
+    /// Returns the key of the lock. A wait and a scan have none.
     pub fn key(&self) -> Option<&LockKey> {
         match &self.kind {
             OpKind::Acquire(sent) => Some(&sent.key),
-            OpKind::Renew(renewal, _) | OpKind::Raise(renewal, _) => Some(&renewal.key),
+            OpKind::Renew(renewal, _) => Some(&renewal.key),
+            OpKind::Raise(raise) => Some(&raise.renewal.key),
             OpKind::Release(request) | OpKind::FreeKey(request) => Some(&request.key),
             OpKind::Inspect(key, _) => Some(key),
             OpKind::Force(request) => Some(&request.key),
-            OpKind::Wait(_) | OpKind::InspectAll(_) | OpKind::Scan(_) => None,
+            OpKind::Wait(_) | OpKind::Scan(_) => None,
         }
     }
 
@@ -161,15 +131,6 @@ impl<'a> Op<'a> {
         match &self.kind {
             OpKind::Release(request) | OpKind::FreeKey(request) => request.origin,
             _ => None,
-        }
-    }
-
-    /// Returns the most bytes of a reply.
-    pub fn largest_reply(&self) -> usize {
-        if self.kind.is_of_operators() {
-            OPERATOR_REPLY
-        } else {
-            LOCK_REPLY
         }
     }
 }
@@ -189,13 +150,7 @@ pub enum Outcome {
         replicas: u32,
     },
     Inspected(Box<InspectReply>),
-    /// What each key holds, in order.
-    InspectedAll(Vec<InspectReply>),
-    Scanned {
-        /// Where the next SCAN begins; `None` at the end.
-        next: Option<u64>,
-        keys: Vec<Vec<u8>>,
-    },
+    Scanned(Box<ScanPart>),
     Forced(ReadTime, Box<ForceReply>),
 }
 

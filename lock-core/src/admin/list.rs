@@ -1,20 +1,22 @@
 //! Lists the locks of a manager's prefix.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::backend::admin::ListRequest;
-use crate::error::LockError;
+use crate::error::{BackendError, BackendErrorKind, LockError};
 use crate::info::LockInfo;
 use crate::runtime::inner::ManagerInner;
-use lock_protocol::inspection::ListCursor;
+use lock_protocol::inspection::{ListedLock, ScanPart, ScanPlace, ScanRequest};
 
 /// How many locks a page has, if the request does not say it.
 const DEFAULT_LIMIT: usize = 200;
 /// The most locks of a page: each costs three commands.
 const MAX_LIMIT: usize = 10_000;
+/// The most parts of a page, so that a pattern which matches nothing does not hold the caller for long.
+const MOST_PARTS: usize = 100;
 
 /// A request for a list of locks, made by [`Admin::list`](crate::Admin::list). Await it to send it.
 #[must_use = "nothing is sent before the request is awaited"]
@@ -58,16 +60,15 @@ impl ListLocks {
             after,
         } = self;
         inner.check_admin()?;
-        let request = ListRequest {
-            prefix: inner.config.prefix.to_string(),
+        let request = ScanRequest {
+            prefix: Arc::clone(&inner.config.prefix),
             dialect: inner.config.dialect,
             pattern,
-            limit,
-            after: after.map(|cursor| cursor.0),
+            most: limit,
+            at: after.map(|cursor| cursor.0),
         };
-        let timeout = inner.config.command_timeout;
-        let reply = inner.backend.admin().list(&request, timeout).await?;
-        let locks = reply.locks.into_iter().map(|lock| {
+        let page = scan(&inner, request).await?;
+        let locks = page.locks.into_iter().map(|lock| {
             let key = lock.key.in_dialect(inner.config.dialect);
             LockInfo::new(&key, lock.name, &lock.found, &|owner_id| {
                 inner.is_own(owner_id)
@@ -75,9 +76,46 @@ impl ListLocks {
         });
         Ok(LockPage {
             locks: locks.collect(),
-            next: reply.next.map(Cursor),
-            scanned: reply.scanned,
+            next: page.next.map(Cursor),
+            scanned: page.scanned,
         })
+    }
+}
+
+/// Scans until there are as many locks as the request wants, or until the end. Each part may take a command's timeout.
+async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart, LockError> {
+    let most = request.most;
+    let mut page = ScanPart::default();
+    let mut seen = HashSet::new();
+    for _ in 0..MOST_PARTS {
+        request.most = most - page.locks.len();
+        let timeout = inner.config.command_timeout;
+        let part = inner.store.scan(&request, timeout).await;
+        let part = part.map_err(needs_scan)?;
+        let is_new = |lock: &ListedLock| seen.insert(lock.name.clone());
+        page.locks.extend(part.locks.into_iter().filter(is_new));
+        page.scanned += part.scanned;
+        page.next.clone_from(&part.next);
+        if part.next.is_none() || page.locks.len() >= most {
+            break;
+        }
+        request.at = part.next;
+    }
+    Ok(page)
+}
+
+/// Only lists need this right.
+fn needs_scan(error: LockError) -> LockError {
+    let is_scan = |error: &BackendError| {
+        let is_right = error.kind() == BackendErrorKind::Permission;
+        is_right && error.to_string().contains("'scan'")
+    };
+    match error {
+        LockError::Backend(error) if is_scan(&error) => {
+            let advice = "listing needs `+scan`; use another user for `lockctl`";
+            LockError::Backend(error.with_advice(advice))
+        }
+        other => other,
     }
 }
 
@@ -117,4 +155,4 @@ pub struct LockPage {
 
 /// Where the next page of a list begins. Made by [`LockPage::next`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(ListCursor);
+pub struct Cursor(ScanPlace);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::AdminError;
-use crate::backend::admin::{ForceRequest, ForeignValues};
 use crate::error::LockError;
 use crate::info::{HolderInfo, LockInfo, LockStatus};
 use crate::runtime::inner::ManagerInner;
@@ -16,7 +15,7 @@ use lock_protocol::acquisition::ObservedHolder;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{KeyContent, SeenKey};
 use lock_protocol::key::{LockKey, LockName};
-use lock_protocol::lock_state::{ForceGrant, ForceMode, ForceVerdict};
+use lock_protocol::lock_state::{ForceGrant, ForceMode, ForceRequest, ForceVerdict, ForeignValues};
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::revocation::{parse_revoked, revoked_label};
@@ -164,8 +163,7 @@ impl ForceRelease {
             longest: inner.revoked_lease(&key),
         };
         let limit = inner.config.command_timeout;
-        let admin = inner.backend.admin();
-        let (time, reply) = admin.force_release(&request, limit).await?;
+        let (time, reply) = inner.store.force_release(&request, limit).await?;
         let owner_id = owner_id(&reply.content);
         let is_done = matches!(
             reply.verdict,

@@ -91,22 +91,6 @@ impl LockError {
             kind => Self::caused(kind, context, ServerText(text)),
         }
     }
-
-    /// The error for a reply that cannot be read.
-    pub(crate) fn unreadable() -> Self {
-        Self::backend(
-            BackendErrorKind::Unsupported,
-            "the server sent a reply that no script of this library returns",
-        )
-    }
-
-    /// The error for a call that ran out of time before it was sent.
-    pub(crate) fn unsent() -> Self {
-        Self::backend(
-            BackendErrorKind::TimedOut,
-            "the call ran out of time before it was sent",
-        )
-    }
 }
 
 /// Returns the kind of the error for a refusal.

@@ -7,7 +7,7 @@ use super::options::{OnContended, Options};
 use crate::error::LockError;
 use crate::lock_set::LockSet;
 use crate::manager::LockManager;
-use crate::runtime::inner::check_runtime;
+use crate::store::check_runtime;
 use crate::typed::Declaration;
 use lock_protocol::key::LockName;
 

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::url::{self, UrlScheme};
 use super::{LockManager, LockManagerBuilder};
-use crate::backend::url::{self, UrlScheme};
-#[cfg(feature = "redis")]
-use crate::backend::{Boxed, NotificationSink};
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
 #[cfg(feature = "redis")]
 use crate::config::server::ServerPlace;
 use crate::error::LockError;
 #[cfg(feature = "redis")]
-use crate::runtime::inner::{ManagerInner, check_runtime};
+use crate::runtime::inner::ManagerInner;
 #[cfg(feature = "redis")]
 use crate::runtime::notifications::Notifications;
+#[cfg(feature = "redis")]
+use crate::store::{Boxed, NotificationSink, check_runtime};
 
 impl LockManager {
     /// Connects with the configuration in the environment variables `DISTRIBUTED_LOCK_*`: see
@@ -194,10 +194,9 @@ impl LockManagerBuilder {
             let (security, login) = (self.server.security, self.server.credentials);
             let counted = Arc::clone(&reporter);
             let config = self.config;
-            let backend =
-                crate::backend::redis::connect(place, security, login, &config, sink, counted)
-                    .await?;
-            let inner = ManagerInner::with_worker(backend, notifications, reporter, config)?;
+            let store =
+                crate::redis::connect(place, security, login, &config, sink, counted).await?;
+            let inner = ManagerInner::with_worker(store, notifications, reporter, config)?;
             Ok(LockManager {
                 inner: Arc::new(inner),
             })
@@ -213,7 +212,7 @@ fn no_server(value: &str, advice: &str) -> LockError {
     }
 }
 
-/// What needs the Redis backend.
+/// What needs a server.
 #[cfg(feature = "redis")]
 mod redis {
     use std::sync::Arc;

@@ -137,7 +137,7 @@ impl RequestedKind {
         min_hold: Option<Duration>,
     ) -> Result<(), LockError> {
         let kind = self.kind;
-        let supports = dialect.capabilities().shared_kinds && inner.backend.supports_shared_kinds();
+        let supports = dialect.capabilities().shared_kinds && inner.store.traits().shared_kinds;
         let reason = match self.reason {
             Some(reason) => Some(reason),
             None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),

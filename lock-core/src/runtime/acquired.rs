@@ -98,7 +98,7 @@ impl Acquired {
             return Err(InvalidKindReason::Downgrade);
         }
         let has_readers = self.held.key.dialect().capabilities().shared_kinds
-            && self.inner.backend.supports_shared_kinds();
+            && self.inner.store.traits().shared_kinds;
         if has_readers {
             Ok(())
         } else {

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, WORKER_THREAD};
 use crate::error::{BackendErrorKind, LockError};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
-use crate::sync::{Mutex, Process, catch, caught};
+use crate::store::{AFTER_PANIC, Store, WORKER_THREAD, supervised};
+use crate::sync::{Mutex, Process, catch};
 use crate::telemetry::{PanicSource, Reporter};
 use lock_protocol::cleanup::ReleaseRequest;
 use lock_protocol::clock::Moment;
@@ -48,8 +48,6 @@ const BATCH: usize = 128;
 const JUST_CONFIRMED: Duration = Duration::from_millis(20);
 /// The least time between two renewals for such messages.
 const BETWEEN_DOUBTS: Duration = Duration::from_millis(20);
-/// The pause of the thread after a panic, because the cause may repeat at once.
-const AFTER_PANIC: Duration = Duration::from_millis(20);
 
 /// The handle of the background worker. The thread ends when the last handle is dropped and its
 /// work is done.
@@ -132,7 +130,7 @@ impl WorkerState {
 
 impl BackgroundWorker {
     pub(crate) fn start(
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
         command_timeout: Duration,
@@ -149,7 +147,7 @@ impl BackgroundWorker {
             .build()
             .map_err(failed)?;
         let context = Arc::new(WorkerContext {
-            backend,
+            store,
             notifications,
             reporter,
             command_timeout,
@@ -256,7 +254,7 @@ impl Drop for ListenTask {
 
 async fn run_worker(state: &Arc<WorkerState>) {
     let _listener = ListenTask(tokio::spawn(listen(Arc::clone(state))));
-    let clock = state.context.backend.clock();
+    let clock = state.context.store.clock();
     let timer = Timer::new(clock);
     loop {
         // Whatever gets a deadline from now on wakes the thread: it may be too late for the plan.
@@ -273,8 +271,8 @@ async fn run_worker(state: &Arc<WorkerState>) {
         let idle = state.cleanup.open() == 0;
         if state.closing.load(Ordering::Acquire) && idle {
             let limit = state.context.command_timeout;
-            let releases_end = state.context.backend.releases_end();
-            let _ended_or_expires = tokio::time::timeout(limit, releases_end).await;
+            let drained = state.context.store.drained();
+            let _ended_or_expires = tokio::time::timeout(limit, drained).await;
             break;
         }
         let woken = state.context.wake.notified();
@@ -291,7 +289,7 @@ async fn run_worker(state: &Arc<WorkerState>) {
 /// Renews all leases whenever another server has become the primary.
 async fn follow_primary(state: &WorkerState) {
     loop {
-        state.context.backend.primary_changed().await;
+        state.context.notifications.renewals_wanted().await;
         state.renew_all();
     }
 }
@@ -308,21 +306,12 @@ async fn follow_releases(state: &WorkerState) {
 }
 
 async fn listen(state: Arc<WorkerState>) {
+    let reporter = &state.context.reporter;
     tokio::join!(
-        receive_all(&state),
-        follow_primary(&state),
-        follow_releases(&state)
+        state.context.store.listen(),
+        supervised(reporter, || Box::pin(follow_primary(&state))),
+        supervised(reporter, || Box::pin(follow_releases(&state)))
     );
-}
-
-async fn receive_all(state: &WorkerState) {
-    while let Err(payload) = caught(state.context.backend.listen()).await {
-        state
-            .context
-            .reporter
-            .panicked(PanicSource::Worker, payload);
-        tokio::time::sleep(AFTER_PANIC).await;
-    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) async fn connect(
     let connected = tokio::select! {
         biased;
         () = inner.activity.closed() => Err(LockError::ShuttingDown),
-        result = inner.backend.wait_connected(until) => result,
+        result = inner.store.wait_connected(until) => result,
     };
     connected.map(|()| connecting)
 }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::runtime::records::HoldRecord;
+use crate::store::Renewal;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::{HoldEnd, LockEvent, Reporter};
 use lock_protocol::acquisition::RenewOutcome;

@@ -1,12 +1,8 @@
 //! The state that a manager shares with its requests and guards.
 
 use std::sync::Arc;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use crate::backend::Backend;
 use crate::config::ManagerSettings;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::runtime::activity::Activity;
@@ -16,6 +12,7 @@ use crate::runtime::notifications::Notifications;
 use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
+use crate::store::{Store, check_runtime};
 use crate::sync::Process;
 use crate::telemetry::Reporter;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
@@ -23,20 +20,19 @@ use lock_protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
 use lock_protocol::clock::Clock;
-use lock_protocol::dialect::{Dialect, InvalidDialectReason};
 use lock_protocol::key::LockKey;
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
 
 /// Shared by all clones of a manager, its guards and its waiters.
 pub(crate) struct ManagerInner {
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) notifications: Arc<Notifications>,
     pub(crate) config: ManagerSettings,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
-    /// `None` if the backend holds locks without renewals.
+    /// `None` if the store holds locks without renewals.
     worker: Option<BackgroundWorker>,
     /// The held locks, where no background worker has them.
     pub(crate) tracked: TrackedLocks,
@@ -52,18 +48,18 @@ pub(crate) struct ManagerInner {
 pub(crate) type OnTracked = Box<dyn Fn(&Arc<HeldLock>) + Send + Sync>;
 
 impl ManagerInner {
-    /// Creates the state for a backend that holds locks without renewals.
+    /// Creates the state for a store that holds locks without renewals.
     pub(crate) fn without_worker(
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
         mut config: ManagerSettings,
     ) -> Self {
         let overrides = std::mem::take(&mut config.overrides);
-        let now = backend.clock().now();
+        let now = store.clock().now();
         Self {
             overrides: CurrentOverrides::new(overrides, now),
-            backend,
+            store,
             notifications,
             config,
             reporter,
@@ -79,25 +75,25 @@ impl ManagerInner {
 
     #[cfg(feature = "redis")]
     pub(crate) fn with_worker(
-        backend: Arc<dyn Backend>,
+        store: Arc<dyn Store>,
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
         config: ManagerSettings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
-            Arc::clone(&backend),
+            Arc::clone(&store),
             Arc::clone(&notifications),
             Arc::clone(&reporter),
             config.command_timeout,
         )?;
         Ok(Self {
             worker: Some(worker),
-            ..Self::without_worker(backend, notifications, reporter, config)
+            ..Self::without_worker(store, notifications, reporter, config)
         })
     }
 
     pub(crate) fn clock(&self) -> Clock {
-        self.backend.clock()
+        self.store.clock()
     }
 
     /// Returns an error in a forked child, which has neither the background thread nor connections.
@@ -140,21 +136,11 @@ impl ManagerInner {
         self.process
     }
 
-    /// Checks for a runtime if the backend needs one to reach its server.
+    /// Checks for a runtime if the store needs one to reach its server.
     pub(crate) fn check_runtime(&self) -> Result<(), LockError> {
         match &self.worker {
             Some(_) => check_runtime(),
             None => Ok(()),
-        }
-    }
-
-    /// Checks whether the backend supports the dialect: most dialects need a server.
-    pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
-        let has_server = !self.backend.holds_without_renewal();
-        if dialect.capabilities().in_memory || has_server {
-            Ok(())
-        } else {
-            Err(InvalidDialectReason::NoServer)
         }
     }
 
@@ -226,9 +212,8 @@ impl ManagerInner {
             return Err(held.lost_error());
         }
         let limit = self.config.command_timeout.min(held.remaining());
-        let renewal = [held.renewal()];
-        let result = self.backend.renew(&renewal, limit).await.pop();
-        let result = held.apply_renewal(result.unwrap_or_else(|| Ok(RenewOutcome::missing())));
+        let result = self.store.renew(&held.renewal(), limit).await;
+        let result = held.apply_renewal(result);
         self.track(held);
         result
     }
@@ -257,7 +242,7 @@ impl ManagerInner {
         let result = loop {
             step = match step {
                 AwaitedStep::Send { limit } => {
-                    let result = self.backend.release(release.request(), limit).await;
+                    let result = self.store.release(release.request(), limit).await;
                     let now = self.clock().now();
                     match result {
                         Ok(outcome) => release.on_reply(outcome, now),
@@ -283,12 +268,7 @@ impl ManagerInner {
         if let Some(worker) = &self.worker {
             worker.submit(release_request);
         } else {
-            // Without a background worker, the backend is in this process and finishes in the first
-            // poll. The limit of zero tells it that no caller waits for the reply.
-            let mut cx = Context::from_waker(Waker::noop());
-            let mut release = self.backend.release(&release_request, Duration::ZERO);
-            let _done = release.as_mut().poll(&mut cx);
-            drop(release);
+            self.store.release_now(&release_request);
             self.notifications.remove(release_request.owner_id);
         }
     }
@@ -325,13 +305,5 @@ impl ManagerInner {
     pub(crate) fn is_worker_alive(&self) -> bool {
         let is_alive = self.worker.as_ref().is_none_or(BackgroundWorker::is_alive);
         is_alive && self.check_process().is_ok()
-    }
-}
-
-/// Checks for a tokio runtime: waiting needs its timers, and a server connection its sockets.
-pub(crate) fn check_runtime() -> Result<(), LockError> {
-    match Handle::try_current() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(LockError::NoRuntime),
     }
 }

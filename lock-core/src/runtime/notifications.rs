@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::backend::NotificationSink;
+use crate::store::NotificationSink;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 use lock_protocol::fencing_token::FencingToken;
@@ -52,6 +52,8 @@ pub(crate) struct Notifications {
     /// The keys whose release was announced since the worker has looked.
     released: Mutex<HashSet<Arc<str>>>,
     has_released: Notify,
+    /// Notified when all leases have to be renewed.
+    wants_renewals: Notify,
     reporter: Arc<Reporter>,
 }
 
@@ -123,6 +125,14 @@ impl Notifications {
             }
             self.has_released.notified().await;
         }
+    }
+
+    /// Waits until all leases have to be renewed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn renewals_wanted(&self) {
+        self.wants_renewals.notified().await;
     }
 
     pub(crate) fn is_registered(&self, owner_id: OwnerId) -> bool {
@@ -262,6 +272,10 @@ impl NotificationSink for Notifications {
 
     fn poll_all(&self) {
         self.notify_all(Notification::Poll);
+    }
+
+    fn renew_all(&self) {
+        self.reporter.waking(|| self.wants_renewals.notify_one());
     }
 }
 

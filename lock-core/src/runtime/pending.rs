@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::backend::NotificationSink;
 use crate::error::{BackendErrorKind, Holder, LockError, foreign_key};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::{LocalPeers, Registrant};
 use crate::runtime::records::AcquireRecord;
+use crate::store::NotificationSink;
 use crate::telemetry::LockEvent;
 use lock_protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Acquisition, DropAction,

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::error::{BackendErrorKind, LockError};
 use crate::runtime::acquired::Acquired;
-use crate::runtime::inner::{ManagerInner, check_runtime};
+use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
+use crate::store::check_runtime;
 use crate::telemetry::{Caller, LockCommand, LockEvent};
 use lock_protocol::clock::Moment;
 use lock_protocol::key::{LockKey, LockName};
@@ -90,7 +91,7 @@ pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
 async fn probe(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, LockError> {
     let began = inner.clock().now();
     let result = measure(inner, called).await;
-    if let Some(server) = inner.backend.server() {
+    if let Some(server) = inner.store.server() {
         inner.reporter.emit(&LockEvent::CommandEnded {
             command: LockCommand::Ping,
             server: &server,
@@ -121,8 +122,8 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
     let notifies = inner.config.dialect.capabilities().notifies_waiters;
     Ok(Pong {
         round_trip,
-        notifications: notifies && inner.backend.notifies_waiters(&key, left).await,
-        server_version: inner.backend.status().server_version,
+        notifications: notifies && inner.store.notifies(&key, left).await,
+        server_version: inner.store.status().server_version,
     })
 }
 

@@ -53,7 +53,7 @@ impl AcquireRecord {
         if !reporter.listens() {
             return None;
         }
-        let server = inner.backend.server();
+        let server = inner.store.server();
         let span = reporter.guarded(PanicSource::Subscriber, || {
             span::acquire(reporter.id(key).of_kind(kind), server.as_deref())
         });

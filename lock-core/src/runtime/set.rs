@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::set::SetOutcomes;
 use crate::error::LockError;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::connecting;
@@ -13,12 +12,14 @@ use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::waiter::{self, BoxedAcquire};
+use crate::store::{Call, Reach, Together};
 use crate::telemetry::Caller;
-use lock_protocol::acquisition::{Action, NextAction, Patience};
+use lock_protocol::acquisition::{AcquireOutcome, Action, NextAction, Patience};
 use lock_protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
-use lock_protocol::clock::Moment;
+use lock_protocol::clock::{Deadline, Moment};
 use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
+use lock_protocol::op::OpKind;
 
 /// How long a set waits, and since when.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ pub(crate) async fn acquire(
     let record = locks
         .first()
         .and_then(|(key, lease)| AcquireRecord::begin(inner, key, lease.kind, patience.started));
-    let connecting = if inner.backend.seems_down() {
+    let connecting = if inner.store.reach() == Reach::Down {
         match connecting::connect(inner, patience.connects_until(inner)).await {
             Ok(connecting) => Some(connecting),
             Err(error) => return Err(waiter::failed(record, error)),
@@ -130,6 +131,10 @@ pub(crate) async fn acquire(
     Ok(progress)
 }
 
+/// The outcomes of a set's acquires, one for each lock. A lock without one was not acquired: the calls ended before it,
+/// or it was released again.
+type SetOutcomes = Vec<Option<Result<AcquireOutcome, LockError>>>;
+
 /// Sends the command of a set. That of a single attempt goes out again after its connection broke, as it does for
 /// one lock: with new owner ids, the set could meet what its first copy has got. Returns the error of a single
 /// attempt with the number of its lock.
@@ -146,17 +151,36 @@ async fn send(
     for acquire in &mut *pending {
         acquire.enter_local_queue();
     }
+    let together = if patience.wait.is_zero() {
+        Together::AllOrNone
+    } else {
+        Together::InOrder
+    };
     loop {
-        let sent = pending.iter_mut();
-        let sent = sent.map(|acquire| acquire.acquisition.sent_mut()).collect();
-        let outcomes = inner.backend.acquire_set(sent, limit).await;
-        let is_single = patience.wait.is_zero();
+        let outcomes = call(inner, pending, together, limit).await;
+        let is_single = together == Together::AllOrNone;
         let Some((at, error)) = only_error(&outcomes).filter(|_| is_single) else {
             return Ok(outcomes);
         };
         let fail = |acquire: &mut PendingAcquire| acquire.on_acquire_result(Err(error.clone()));
         limit = begin_copy(pending, fail).ok_or((at, error))?;
     }
+}
+
+async fn call(
+    inner: &ManagerInner,
+    pending: &mut [PendingAcquire],
+    together: Together,
+    limit: Duration,
+) -> SetOutcomes {
+    let sent = pending.iter_mut();
+    let sent = sent.map(|acquire| acquire.acquisition.sent_mut());
+    let mut calls: Vec<_> = sent.map(|sent| Call::new(OpKind::Acquire(sent))).collect();
+    let mut all: Vec<_> = calls.iter_mut().collect();
+    let deadline = Deadline::after(inner.clock(), limit);
+    inner.store.call(&mut all, together, deadline).await;
+    let outcome = |call: Call<'_>| call.outcome.is_some().then(|| call.acquired());
+    calls.into_iter().map(outcome).collect()
 }
 
 /// Begins a copy of the command, if each lock begins one. Returns its time limit.
@@ -241,7 +265,7 @@ pub(crate) async fn renew(locks: &[&Acquired]) -> Result<(), LockError> {
     let remaining = renewed.iter().map(|(_, held)| held.remaining());
     let limit = remaining.fold(inner.config.command_timeout, Duration::min);
     let renewals: Vec<_> = renewed.iter().map(|(_, held)| held.renewal()).collect();
-    let outcomes = inner.backend.renew(&renewals, limit).await;
+    let outcomes = inner.store.renew_all(&renewals, limit).await;
     let mut failed = Vec::from_iter(first_ended);
     for ((at, held), outcome) in renewed.into_iter().zip(outcomes) {
         let result = held.apply_renewal(outcome);
@@ -325,11 +349,7 @@ async fn release(
     }
     let replies = {
         let requests: Vec<_> = releases.iter().map(|it| it.release.request()).collect();
-        match &requests[..] {
-            // A set of one lock is an ordinary lock.
-            [request] => vec![inner.backend.release(request, limit).await],
-            requests => inner.backend.release_set(requests, limit).await,
-        }
+        inner.store.release_all(&requests, limit).await
     };
     for (one, reply) in releases.into_iter().zip(replies) {
         let SetRelease {

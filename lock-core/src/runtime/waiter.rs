@@ -1,5 +1,5 @@
 //! Acquires a lock: drives an [`Acquisition`](lock_protocol::acquisition::Acquisition) over the
-//! backend. All decisions are in that state machine; this module does its IO.
+//! store. All decisions are in that state machine; this module does its IO.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -7,26 +7,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::Renewal;
 use crate::error::LockError;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::connecting::connect;
-use crate::runtime::inner::{ManagerInner, check_runtime};
+use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
+use crate::store::{Call, Reach, Together, check_runtime};
 use crate::telemetry::{Caller, LockEvent, NotificationKind, NotificationUse};
 use lock_protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
-    Connectivity, LeaseKind, NextAction, Patience, RenewOutcome, RenewReason,
+    Connectivity, LeaseKind, NextAction, Patience, RenewReason,
 };
 use lock_protocol::cleanup::Validity;
-use lock_protocol::clock::Moment;
+use lock_protocol::clock::{Deadline, Moment};
 use lock_protocol::key::LockKey;
 use lock_protocol::kind::{Group, Kind};
 use lock_protocol::lease::LeaseConfig;
 use lock_protocol::local_queue::Peers;
 use lock_protocol::mailbox::Notification;
+use lock_protocol::op::OpKind;
 use lock_protocol::renew::Renew;
 
 mod downgrade;
@@ -74,9 +75,10 @@ pub(crate) fn acquire(
 
 /// Returns how a lock with these settings stays held.
 fn lease_kind(inner: &ManagerInner, lease_config: LeaseConfig) -> LeaseKind {
-    if inner.backend.holds_without_renewal() && lease_config.renew != Renew::Never {
+    let traits = inner.store.traits();
+    if !traits.needs_worker && lease_config.renew != Renew::Never {
         LeaseKind::Endless
-    } else if inner.backend.confirms_grants() {
+    } else if traits.confirms_grants {
         LeaseKind::Confirmed
     } else {
         LeaseKind::Renewed
@@ -99,8 +101,8 @@ fn check(inner: &Arc<ManagerInner>, key: &LockKey, kind: Kind) -> Result<(), Loc
     if inner.activity.is_closing() {
         return Err(LockError::ShuttingDown);
     }
-    // The backend of a server checks the runtime itself.
-    if inner.backend.holds_without_renewal() {
+    // The store of a server checks the runtime itself.
+    if !inner.store.traits().needs_worker {
         check_runtime()?;
     }
     if reentrancy::would_deadlock(inner.manager_id(), key.as_str(), kind) {
@@ -127,7 +129,7 @@ fn start(
         return Err(failed(record, error));
     }
     let config = acquire_config(inner, key, lease_config, inner.acquire_label(), patience);
-    Ok(if inner.backend.seems_down() {
+    Ok(if inner.store.reach() == Reach::Down {
         Box::pin(connect_first(
             Arc::clone(inner),
             config,
@@ -183,11 +185,21 @@ pub(super) fn failed(record: Option<Box<AcquireRecord>>, error: LockError) -> Lo
     error
 }
 
-/// Performs an action. A macro: as a function, it would enlarge the future of each waiter.
+/// Performs an action. A macro: as functions, this and the acquire would enlarge the future of each waiter.
 macro_rules! perform {
     ($pending:ident, $action:ident) => {
         match $action {
-            Action::Acquire { limit } => $pending.acquire(limit).await,
+            Action::Acquire { limit } => {
+                $pending.enter_local_queue();
+                let result = {
+                    let mut call = Call::new(OpKind::Acquire($pending.acquisition.sent_mut()));
+                    let (store, clock) = (&$pending.inner.store, $pending.inner.clock());
+                    let deadline = Deadline::after(clock, limit);
+                    store.call(&mut [&mut call], Together::Each, deadline).await;
+                    call.acquired()
+                };
+                $pending.on_acquire_result(result)
+            }
             Action::Renew { limit, reason } => Box::pin($pending.renew(limit, reason)).await,
             Action::Cancel { limit } => Box::pin($pending.cancel(limit)).await,
             Action::Wait { until } => $pending.wait(until).await,
@@ -249,18 +261,11 @@ impl PendingAcquire {
     }
 
     fn connectivity(&self) -> Connectivity {
-        if self.inner.backend.is_connected() {
+        if self.inner.store.reach() == Reach::Connected {
             Connectivity::Up
         } else {
             Connectivity::Down
         }
-    }
-
-    async fn acquire(&mut self, limit: Duration) -> NextAction<LockError> {
-        self.enter_local_queue();
-        let sent = self.acquisition.sent_mut();
-        let result = self.inner.backend.acquire(sent, limit).await;
-        self.on_acquire_result(result)
     }
 
     /// Enters the local queue before a command, in a dialect that announces releases: a message may arrive before
@@ -297,17 +302,8 @@ impl PendingAcquire {
         if reason == RenewReason::Implausible {
             self.report_notification(NotificationKind::Grant, NotificationUse::Refused);
         }
-        let sent = self.acquisition.sent();
-        let renewal = [Renewal {
-            key: sent.key.clone(),
-            owner_id: sent.owner_id,
-            ttl: sent.lease_config.ttl.as_duration(),
-            lease_config: sent.lease_config,
-            label: Arc::clone(&sent.label),
-            confirmed_at: self.now(),
-        }];
-        let result = self.inner.backend.renew(&renewal, limit).await.pop();
-        let result = result.unwrap_or_else(|| Ok(RenewOutcome::missing()));
+        let renewal = self.acquisition.sent().renewal(self.now());
+        let result = self.inner.store.renew(&renewal, limit).await;
         let (now, connectivity) = (self.now(), self.connectivity());
         self.acquisition
             .on_renew_reply(result, connectivity, now, &mut self.peers)
@@ -340,7 +336,7 @@ impl PendingAcquire {
     }
 
     async fn reconnect(&mut self, until: Moment) -> NextAction<LockError> {
-        let connected = self.inner.backend.wait_connected(until);
+        let connected = self.inner.store.wait_connected(until);
         let woken = match &self.peers.slot {
             Some(slot) => tokio::select! {
                 biased;

@@ -13,6 +13,7 @@ use crate::lease::LeaseConfig;
 use crate::lock_state::{AcquireReply, Purpose, RawHolder};
 use crate::owner_id::{OwnerId, ShortId};
 use crate::poll_schedule::{self, HolderExpiry};
+use crate::renewal::Renewal;
 use crate::ttl::whole_millis;
 use crate::unconfirmed::Unconfirmed;
 use crate::wire::{EntryKind, Mode, QueueEntry, is_native};
@@ -391,6 +392,18 @@ impl SentAcquires {
     /// Returns whether the server may have the lock or an entry of the owner id, now or later.
     pub(crate) fn may_be_present(&self) -> bool {
         self.presence != Presence::Absent
+    }
+
+    /// Returns the renewal of the lease that was just acquired. `confirmed_at` is now: no older server process had it.
+    pub fn renewal(&self, confirmed_at: Moment) -> Renewal {
+        Renewal {
+            key: self.key.clone(),
+            owner_id: self.owner_id,
+            ttl: self.lease_config.ttl.as_duration(),
+            lease_config: self.lease_config,
+            label: Arc::clone(&self.label),
+            confirmed_at,
+        }
     }
 
     /// Returns what a release or a cancel has to undo.

@@ -18,11 +18,13 @@ use std::time::Duration;
 use super::found::{FoundValue, expect_deadline};
 use super::owner::{acquire_of, progress, read_script, released};
 use super::replies::{ScriptAcquire, accepted, loss, server_time, was_owner};
-use super::{Codec, ExchangeFacts, Lane, LinkFacts, Notes, Progress, Step, record_copy, renewed};
+use super::{
+    Codec, ExchangeFacts, Lane, LinkFacts, Notes, OpState, Progress, Step, record_copy, renewed,
+};
 use crate::acquisition::{AcquireOutcome, RenewOutcome, SentCopy};
 use crate::clock::ServerMs;
 use crate::dialect::CLOCK_TOLERANCE;
-use crate::op::{Op, OpKind, OpState, Outcome, Refusal, RefusalKind};
+use crate::op::{Op, OpKind, Outcome, Refusal, RefusalKind};
 use crate::owner_id::OwnerId;
 use crate::resp::{CommandBuf, Replies};
 use crate::scripts::{DEADLINE_ACQUIRE, DEADLINE_RELEASE, DEADLINE_RENEW};

@@ -13,14 +13,14 @@
 
 use std::sync::Arc;
 
-use super::{Channel, Codec, ExchangeFacts, LinkFacts, Notes, Progress, Step, renewed};
+use super::{Channel, Codec, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step, renewed};
 use crate::acquisition::{RenewOutcome, ReplyTimes, SendContext, SentAcquires, SentCopy};
 use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
 use crate::kind::Kind;
 use crate::lock_state::{AcquireReply, Purpose, RawHolder, ReleaseReply, RenewReply, Verdict};
-use crate::op::{Expiry, Op, OpKind, OpState, Outcome, RaiseTo, Refusal, Renewal, WaitFor};
+use crate::op::{Expiry, Op, OpKind, Outcome, Raise, RaiseTo, Refusal, Renewal, WaitFor};
 use crate::poll_schedule;
 use crate::resp::{Command, CommandBuf, Replies, Reply, ServerError, number};
 use crate::scripts::{ACQUIRE, ACQUIRE_ALL, DROP, RAISE, RELEASE, RENEW};
@@ -102,7 +102,7 @@ impl Codec for Native {
                 let mut command = out.script(&DROP, &[request.key.as_str()]);
                 command.arg(request.owner_id).arg(*min_hold_ms);
             }
-            (OpKind::Raise(renewal, to), _) => {
+            (OpKind::Raise(Raise { renewal, to }), _) => {
                 let keys = [renewal.key.as_str(), renewal.key.counter()];
                 let mut command = out.script(&RAISE, &keys);
                 command.arg(renewal.owner_id);
@@ -146,7 +146,7 @@ fn read_reply(
             let outcome = read_renewal(op, reply, notes)?;
             Ok(renewed(outcome, renewal, link))
         }
-        OpKind::Raise(..) => read_renewal(op, reply, notes).map(Outcome::Renewed),
+        OpKind::Raise(_) => read_renewal(op, reply, notes).map(Outcome::Renewed),
         OpKind::Release(_) => {
             let (reply, server_us) = parse_release(reply.text())?;
             notes.server_us = server_us;

@@ -1,12 +1,18 @@
-//! What operators do with locks of any dialect: read one or many of them, find their keys, and take a lock from its
-//! holder.
+//! What operators do with locks of any dialect: read one, find and read many, and take one from its holder.
 //!
-//! | Operation | Commands | State after `next` |
+//! | Operation | Commands |
+//! |---|---|
+//! | inspect | `inspect.lua`, or `redisson_inspect.lua` |
+//! | scan | see below |
+//! | force release | `force_release.lua`, or `redisson_force_release.lua`; see below |
+//!
+//! A scan has up to three steps. One that begins with names that an earlier part has left begins with the second:
+//!
+//! | Step | Commands | Next |
 //! |---|---|---|
-//! | inspect | `inspect.lua`, or `redisson_inspect.lua` | sent |
-//! | inspect all | native: `TIME`, and `GET`, `PTTL` and `ZCARD` for each key; then `ZCARD` of the holders of shared locks. Redisson: `redisson_inspect.lua` for each key | what was found, and which locks are shared |
-//! | scan | `SCAN` | sent |
-//! | force release | `force_release.lua`, or `redisson_force_release.lua` | see below |
+//! | find | `SCAN` | read what was found, at most as many as the caller wants |
+//! | read | native: `TIME`, and `GET`, `PTTL` and `ZCARD` for each key; Redisson: `redisson_inspect.lua` for each key | done, or count the holders of shared locks |
+//! | count | `ZCARD` of the holders of each shared lock | done |
 //!
 //! A force release has up to three steps. Each begins after the reply to the one before:
 //!
@@ -21,17 +27,18 @@
 
 use super::redisson::publishers;
 use super::replies::{Parts, accepted, server_time, wrong_type};
-use super::{Codec, ExchangeFacts, LinkFacts, Notes, Progress, Step};
+use super::{Codec, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step};
 use crate::dialect::Dialect;
+use crate::glob;
 use crate::inspection::{
     FoundText, INSPECTED_MEMBERS, INSPECTED_WAITERS, InspectDetail, InspectReply, KeyContent,
-    ReadTime, SeenKey, SeenMember, SeenMembers,
+    ListedLock, ReadTime, ScanPart, ScanPlace, ScanRequest, SeenKey, SeenMember, SeenMembers,
 };
-use crate::key::LockKey;
+use crate::key::{LockKey, LockName};
 use crate::lock_state::{
     ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
 };
-use crate::op::{Op, OpKind, OpState, Outcome, Refusal, ScanRequest};
+use crate::op::{Op, OpKind, Outcome, Refusal};
 use crate::owner_id::OwnerId;
 use crate::resp::{CommandBuf, Replies, Reply, number};
 use crate::scripts::{FORCE_RELEASE, INSPECT, REDISSON_FORCE_RELEASE, REDISSON_INSPECT};
@@ -74,46 +81,63 @@ enum ForceStep {
     ServeQueue,
 }
 
-/// What many inspections have found so far.
+/// How far a scan has come.
 #[derive(Clone, Debug)]
-pub struct InspectAllState {
-    found: Vec<InspectReply>,
-    /// The places of the shared locks, whose holders are counted next.
-    shared: Vec<usize>,
+pub struct ScanState {
+    step: ScanStep,
+    /// Where the server goes on; `None` when it has returned all keys.
+    next: Option<u64>,
+    /// The names that were found and are not read.
+    pending: Vec<String>,
+    /// The locks that are read in this part.
+    names: Vec<LockName>,
+    keys: Vec<LockKey>,
+    scanned: u64,
+}
+
+#[derive(Clone, Debug)]
+enum ScanStep {
+    Find {
+        cursor: u64,
+    },
+    Read,
+    /// Counts the holders of the shared locks, which are at these places.
+    Count {
+        found: Vec<InspectReply>,
+        shared: Vec<usize>,
+    },
 }
 
 impl Codec for Operators {
     fn next(&self, op: &mut Op<'_>, facts: &ExchangeFacts<'_>) -> Step {
-        let mut commands = 1;
-        match (&op.kind, &op.state) {
+        op.sent_at = facts.now;
+        match (&op.kind, &mut op.state) {
+            (OpKind::Scan(request), OpState::New) => {
+                let state = match ScanState::begin(request) {
+                    Ok(state) => state,
+                    Err(part) => return Step::Done(Box::new(Ok(scanned(part)))),
+                };
+                let commands = state.commands();
+                op.state = OpState::Scan(Box::new(state));
+                return Step::Send { commands };
+            }
+            (_, OpState::Scan(state)) => {
+                let commands = state.commands();
+                return Step::Send { commands };
+            }
             (OpKind::Force(request), OpState::New) => {
                 op.state = OpState::Force(Box::new(ForceState::new(request)));
-            }
-            (OpKind::InspectAll(_), OpState::InspectAll(state)) => commands = state.shared.len(),
-            (OpKind::InspectAll(keys), _) => {
-                commands = match keys.first() {
-                    Some(key) if is_redisson(key) => keys.len(),
-                    _ => 1 + COMMANDS_PER_KEY * keys.len(),
-                };
-                op.state = OpState::Sent;
             }
             (OpKind::Force(_), _) => {}
             _ => op.state = OpState::Sent,
         }
-        op.sent_at = facts.now;
-        Step::Send { commands }
+        Step::Send { commands: 1 }
     }
 
     fn encode(&self, op: &Op<'_>, link: &LinkFacts<'_>, out: &mut CommandBuf<'_>) {
         match (&op.kind, &op.state) {
             (OpKind::Inspect(key, detail), _) => write_inspect(key, *detail, out),
-            (OpKind::InspectAll(keys), OpState::InspectAll(state)) => {
-                for key in state.shared.iter().filter_map(|at| keys.get(*at)) {
-                    out.command("ZCARD").arg(key.holders());
-                }
-            }
-            (OpKind::InspectAll(keys), _) => write_inspect_all(keys, out),
-            (OpKind::Scan(request), _) => write_scan(request, out),
+            (OpKind::Scan(request), OpState::Scan(state)) => state.write(request, out),
             (OpKind::Force(request), OpState::Force(state)) => {
                 self.write_force(request, state, link, out);
             }
@@ -130,7 +154,7 @@ impl Codec for Operators {
     ) -> Progress {
         let read = match &op.kind {
             OpKind::Force(request) => return read_force(request, &mut op.state, replies, notes),
-            OpKind::InspectAll(keys) => return read_all(keys, &mut op.state, replies),
+            OpKind::Scan(request) => return read_scan(request, &mut op.state, replies),
             OpKind::Inspect(key, _) => accepted(replies.next()).and_then(|reply| {
                 let (found, server_us) = if is_redisson(key) {
                     parse_redisson_inspect(reply)?
@@ -140,7 +164,6 @@ impl Codec for Operators {
                 notes.server_us = Some(server_us);
                 Ok(Outcome::Inspected(Box::new(found)))
             }),
-            OpKind::Scan(_) => accepted(replies.next()).and_then(read_scan),
             _ => Err(Refusal::unreadable()),
         };
         Progress::Done(read)
@@ -166,37 +189,180 @@ fn write_inspect(key: &LockKey, detail: InspectDetail, out: &mut CommandBuf<'_>)
         .arg(INSPECTED_MEMBERS);
 }
 
-fn write_inspect_all(keys: &[LockKey], out: &mut CommandBuf<'_>) {
-    if keys.first().is_some_and(is_redisson) {
-        for key in keys {
-            out.script(&REDISSON_INSPECT, &[key.as_str()]);
+impl ScanState {
+    /// Begins a part of a scan. Returns an empty part if nothing is left.
+    fn begin(request: &ScanRequest) -> Result<Self, ScanPart> {
+        let (next, pending) = match &request.at {
+            Some(ScanPlace::Cursor { next, pending }) => (*next, pending.clone()),
+            Some(ScanPlace::After(_) | ScanPlace::Server { .. }) | None => (Some(0), Vec::new()),
+        };
+        let mut state = Self {
+            step: ScanStep::Read,
+            next,
+            pending,
+            names: Vec::new(),
+            keys: Vec::new(),
+            scanned: 0,
+        };
+        if !state.pending.is_empty() && state.take_pending(request) {
+            return Ok(state);
         }
-        return;
+        match state.next {
+            Some(cursor) => {
+                state.step = ScanStep::Find { cursor };
+                Ok(state)
+            }
+            None => Err(state.part(Vec::new())),
+        }
     }
-    out.command("TIME");
-    for key in keys {
-        out.command("GET").arg(key.as_str());
-        out.command("PTTL").arg(key.as_str());
-        out.command("ZCARD").arg(key.queue());
+
+    /// Takes the names that this part reads. Returns whether there are any.
+    fn take_pending(&mut self, request: &ScanRequest) -> bool {
+        let most = self.pending.len().min(request.most);
+        for name in self.pending.drain(..most) {
+            let name = LockName::from(name);
+            if let Some(key) = request.key(&name) {
+                self.names.push(name);
+                self.keys.push(key);
+            }
+        }
+        !self.keys.is_empty()
+    }
+
+    /// Returns the number of commands of the step.
+    fn commands(&self) -> usize {
+        match &self.step {
+            ScanStep::Find { .. } => 1,
+            ScanStep::Read if self.is_redisson() => self.keys.len(),
+            ScanStep::Read => 1 + COMMANDS_PER_KEY * self.keys.len(),
+            ScanStep::Count { shared, .. } => shared.len(),
+        }
+    }
+
+    fn is_redisson(&self) -> bool {
+        self.keys.first().is_some_and(is_redisson)
+    }
+
+    fn write(&self, request: &ScanRequest, out: &mut CommandBuf<'_>) {
+        match &self.step {
+            ScanStep::Find { cursor } => write_scan(request, *cursor, out),
+            ScanStep::Read if self.is_redisson() => {
+                for key in &self.keys {
+                    out.script(&REDISSON_INSPECT, &[key.as_str()]);
+                }
+            }
+            ScanStep::Read => {
+                out.command("TIME");
+                for key in &self.keys {
+                    out.command("GET").arg(key.as_str());
+                    out.command("PTTL").arg(key.as_str());
+                    out.command("ZCARD").arg(key.queue());
+                }
+            }
+            ScanStep::Count { shared, .. } => {
+                for key in shared.iter().filter_map(|at| self.keys.get(*at)) {
+                    out.command("ZCARD").arg(key.holders());
+                }
+            }
+        }
+    }
+
+    /// Reads the replies to a step. Returns the locks after the last one.
+    fn read(
+        &mut self,
+        request: &ScanRequest,
+        replies: &mut Replies<'_>,
+    ) -> Result<Option<Vec<InspectReply>>, Refusal> {
+        let found = match std::mem::replace(&mut self.step, ScanStep::Read) {
+            ScanStep::Find { .. } => {
+                let (next, keys) = found_keys(accepted(replies.next())?)?;
+                let name = |key| {
+                    let key = String::from_utf8(key).ok()?;
+                    Some(key.strip_prefix(&*request.prefix)?.to_owned())
+                };
+                self.pending.extend(keys.into_iter().filter_map(name));
+                (self.next, self.scanned) = (next, SCANNED_PER_CALL);
+                let has_keys = self.take_pending(request);
+                return Ok((!has_keys).then(Vec::new));
+            }
+            ScanStep::Read if self.is_redisson() => self
+                .keys
+                .iter()
+                .map(|_| Ok(parse_redisson_inspect(accepted(replies.next())?)?.0))
+                .collect::<Result<Vec<_>, Refusal>>()?,
+            ScanStep::Read => {
+                let found = read_natives(self.keys.len(), replies)?;
+                let shared = shared(&found);
+                // Most lists have none, and need no further exchange.
+                if !shared.is_empty() {
+                    self.step = ScanStep::Count { found, shared };
+                    return Ok(None);
+                }
+                found
+            }
+            ScanStep::Count { mut found, shared } => {
+                for at in shared {
+                    let total = if_right_type(replies.next())?.map_or(Ok(0), count)?;
+                    if let Some(found) = found.get_mut(at) {
+                        found.members.total = total;
+                    }
+                }
+                found
+            }
+        };
+        Ok(Some(found))
+    }
+
+    /// Makes the part of what was read, without keys that have expired since they were found or hold something else.
+    fn part(&mut self, found: Vec<InspectReply>) -> ScanPart {
+        let (names, keys) = (self.names.drain(..), self.keys.drain(..));
+        let locks = names.zip(keys).zip(found);
+        let locks = locks.filter(|(_, found)| matches!(found.content, KeyContent::Text(_)));
+        let locks = locks.map(|((name, key), found)| ListedLock { name, key, found });
+        let locks = locks.collect();
+        let pending = std::mem::take(&mut self.pending);
+        let is_last = self.next.is_none() && pending.is_empty();
+        ScanPart {
+            locks,
+            scanned: self.scanned,
+            next: (!is_last).then_some(ScanPlace::Cursor {
+                next: self.next,
+                pending,
+            }),
+        }
     }
 }
 
-fn write_scan(request: &ScanRequest, out: &mut CommandBuf<'_>) {
+fn scanned(part: ScanPart) -> Outcome {
+    Outcome::Scanned(Box::new(part))
+}
+
+/// Returns the places of shared locks.
+fn shared(found: &[InspectReply]) -> Vec<usize> {
+    let is_shared = |found: &InspectReply| matches!(&found.content, KeyContent::Text(text) if text.holder.value.starts_with(SHARED));
+    let places = found.iter().enumerate();
+    let places = places.filter(|(_, found)| is_shared(found));
+    places.map(|(at, _)| at).collect()
+}
+
+fn write_scan(request: &ScanRequest, cursor: u64, out: &mut CommandBuf<'_>) {
     let kind = match request.dialect {
         Dialect::Redisson { .. } => "hash",
         _ => "string",
     };
+    let pattern = glob::escape(&request.prefix) + &request.pattern;
     out.command("SCAN")
-        .arg(request.cursor)
+        .arg(cursor)
         .arg("MATCH")
-        .arg(&request.pattern)
+        .arg(&pattern)
         .arg("COUNT")
         .arg(SCANNED_PER_CALL)
         .arg("TYPE")
         .arg(kind);
 }
 
-fn read_scan(reply: Reply<'_>) -> Result<Outcome, Refusal> {
+/// Reads where the server goes on, and the keys that it has found.
+fn found_keys(reply: Reply<'_>) -> Result<(Option<u64>, Vec<Vec<u8>>), Refusal> {
     let mut parts = reply.items().ok_or_else(Refusal::unreadable)?;
     let cursor = parts
         .next()
@@ -207,41 +373,19 @@ fn read_scan(reply: Reply<'_>) -> Result<Outcome, Refusal> {
     let keys = keys.ok_or_else(Refusal::unreadable)?;
     let keys = keys.map(|key| key.text().map(<[u8]>::to_vec));
     let keys: Option<Vec<_>> = keys.collect();
-    Ok(Outcome::Scanned {
-        next: (cursor != 0).then_some(cursor),
-        keys: keys.ok_or_else(Refusal::unreadable)?,
-    })
+    let keys = keys.ok_or_else(Refusal::unreadable)?;
+    Ok(((cursor != 0).then_some(cursor), keys))
 }
 
-/// Reads what each key holds. A key that has disappeared since it was found is free.
-fn read_all(keys: &[LockKey], state: &mut OpState, replies: &mut Replies<'_>) -> Progress {
-    let found = match state {
-        OpState::InspectAll(state) => count_holders(state, replies),
-        _ if keys.first().is_some_and(is_redisson) => keys
-            .iter()
-            .map(|_| Ok(parse_redisson_inspect(accepted(replies.next())?)?.0))
-            .collect(),
-        _ => read_natives(keys.len(), replies),
+fn read_scan(request: &ScanRequest, state: &mut OpState, replies: &mut Replies<'_>) -> Progress {
+    let OpState::Scan(state) = state else {
+        return Progress::Done(Err(Refusal::unreadable()));
     };
-    let found = match found {
-        Ok(found) => found,
-        Err(refusal) => return Progress::Done(Err(refusal)),
-    };
-    let is_shared = |found: &InspectReply| matches!(&found.content, KeyContent::Text(text) if text.holder.value.starts_with(SHARED));
-    if let OpState::InspectAll(_) = state {
-        return Progress::Done(Ok(Outcome::InspectedAll(found)));
+    match state.read(request, replies) {
+        Ok(None) => Progress::Next,
+        Ok(Some(found)) => Progress::Done(Ok(scanned(state.part(found)))),
+        Err(refusal) => Progress::Done(Err(refusal)),
     }
-    let shared = found.iter().enumerate();
-    let shared: Vec<_> = shared
-        .filter(|(_, found)| is_shared(found))
-        .map(|(at, _)| at)
-        .collect();
-    // Most lists have none, and need no second exchange.
-    if shared.is_empty() || keys.first().is_some_and(is_redisson) {
-        return Progress::Done(Ok(Outcome::InspectedAll(found)));
-    }
-    *state = OpState::InspectAll(Box::new(InspectAllState { found, shared }));
-    Progress::Next
 }
 
 fn read_natives(keys: usize, replies: &mut Replies<'_>) -> Result<Vec<InspectReply>, Refusal> {
@@ -262,20 +406,6 @@ fn read_natives(keys: usize, replies: &mut Replies<'_>) -> Result<Vec<InspectRep
             total,
             ..InspectReply::of_nothing(time)
         });
-    }
-    Ok(found)
-}
-
-fn count_holders(
-    state: &mut InspectAllState,
-    replies: &mut Replies<'_>,
-) -> Result<Vec<InspectReply>, Refusal> {
-    let mut found = std::mem::take(&mut state.found);
-    for at in &state.shared {
-        let total = if_right_type(replies.next())?.map_or(Ok(0), count)?;
-        if let Some(found) = found.get_mut(*at) {
-            found.members.total = total;
-        }
     }
     Ok(found)
 }

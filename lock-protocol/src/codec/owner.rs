@@ -23,14 +23,15 @@ use std::time::Duration;
 use super::found::{FoundValue, expect_owner};
 use super::replies::{ScriptAcquire, accepted, acquired, loss, server_time, was_owner, wrong_type};
 use super::{
-    Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, Progress, Step, record_copy, renewed,
+    Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step, record_copy,
+    renewed,
 };
 use crate::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires, SentCopy};
 use crate::cleanup::ReleaseOutcome;
 use crate::clock::{Moment, ServerMs};
 use crate::dialect::Scheme;
 use crate::key::LockKey;
-use crate::op::{Op, OpKind, OpState, Outcome, Refusal, RefusalKind, Renewal};
+use crate::op::{Op, OpKind, Outcome, Refusal, RefusalKind, Renewal};
 use crate::owner_id::OwnerId;
 use crate::poll_schedule::HolderExpiry;
 use crate::resp::{CommandBuf, Replies, Reply};

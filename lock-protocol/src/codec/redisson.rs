@@ -15,12 +15,13 @@ use super::found::{FoundValue, held_by_another};
 use super::owner::{Owner, acquire_of, progress, read_renewal, read_script, released};
 use super::replies::{ScriptAcquire, notifying_release};
 use super::{
-    Channel, Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, Progress, Step, record_copy,
+    Channel, Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step,
+    record_copy,
 };
 use crate::acquisition::{AcquireOutcome, SentAcquires, SentCopy};
 use crate::clock::ServerMs;
 use crate::dialect::{Dialect, RedissonLock};
-use crate::op::{ForeignValue, Op, OpKind, OpState, Outcome, Refusal, RefusalKind};
+use crate::op::{ForeignValue, Op, OpKind, Outcome, Refusal, RefusalKind};
 use crate::poll_schedule::HolderExpiry;
 use crate::resp::{CommandBuf, Replies};
 use crate::scripts::{REDISSON_ACQUIRE, REDISSON_RELEASE, REDISSON_RENEW};

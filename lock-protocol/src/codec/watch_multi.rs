@@ -12,10 +12,12 @@
 
 use super::owner::{Owner, VALUE_LIMIT, progress, released};
 use super::replies::{accepted, server_time, wrong_type};
-use super::{Codec, CodecEvent, ExchangeFacts, Lane, LinkFacts, Notes, Progress, Step, renewed};
+use super::{
+    Codec, CodecEvent, ExchangeFacts, Lane, LinkFacts, Notes, OpState, Progress, Step, renewed,
+};
 use crate::acquisition::RenewOutcome;
 use crate::loss::LossReason;
-use crate::op::{Op, OpKind, OpState, Outcome, Refusal};
+use crate::op::{Op, OpKind, Outcome, Refusal};
 use crate::owner_id::OwnerId;
 use crate::resp::{CommandBuf, Replies};
 use crate::ttl::whole_millis;
@@ -34,7 +36,7 @@ pub enum WatchState {
     },
     Changing {
         /// Why the key isn't the caller's, if it isn't.
-        lost: Option<LossReason>,
+        lost: Option<Box<LossReason>>,
         min_hold_ms: u64,
     },
 }
@@ -121,13 +123,14 @@ impl Codec for WatchMulti {
         let read = match std::mem::replace(&mut op.state, OpState::New) {
             OpState::Watch(WatchState::Watching { min_hold_ms }) => {
                 self.read_value(op, replies).map(|lost| {
+                    let lost = lost.map(Box::new);
                     op.state = OpState::Watch(WatchState::Changing { lost, min_hold_ms });
                     None
                 })
             }
             OpState::Watch(WatchState::Changing { lost, min_hold_ms }) => {
                 let queued = 1 + changes(op, lost.is_none(), min_hold_ms);
-                read_change(op, link, lost, queued, replies, notes)
+                read_change(op, link, lost.map(|lost| *lost), queued, replies, notes)
             }
             state => {
                 op.state = state;

@@ -137,7 +137,7 @@ impl CleanupRunner {
     fn lane(&self, release_request: &ReleaseRequest) -> Lane {
         if release_request.origin.is_some() {
             Lane::Single
-        } else if self.context.backend.can_batch_release(&release_request.key) {
+        } else if self.context.store.joins_batches(&release_request.key) {
             Lane::Batch
         } else if release_request.key.dialect().capabilities().without_scripts {
             Lane::Sequential
@@ -273,12 +273,7 @@ async fn run(mut in_flight: InFlight) {
     let limit = context.command_timeout;
     let results = {
         let requests: Vec<_> = in_flight.tasks.iter().map(Cleanup::request).collect();
-        match (in_flight.lane, &requests[..]) {
-            (Lane::Single | Lane::Sequential, [request]) => {
-                vec![context.backend.release(request, limit).await]
-            }
-            _ => context.backend.release_all(&requests, limit).await,
-        }
+        context.store.release_all(&requests, limit).await
     };
     let mut progress = Progress::None;
     for result in results {

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::backend::Backend;
 use crate::runtime::notifications::Notifications;
+use crate::store::Store;
 use crate::sync::{assert_no_mutex_held, caught};
 use crate::telemetry::{PanicSource, Reporter};
 use lock_protocol::clock::Moment;
 
 /// The context that all tasks of the background worker share.
 pub(super) struct WorkerContext {
-    pub(super) backend: Arc<dyn Backend>,
+    pub(super) store: Arc<dyn Store>,
     pub(super) notifications: Arc<Notifications>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) command_timeout: Duration,
@@ -24,7 +24,7 @@ pub(super) struct WorkerContext {
 
 impl WorkerContext {
     pub(super) fn now(&self) -> Moment {
-        self.backend.clock().now()
+        self.store.clock().now()
     }
 
     /// Runs a task on the worker's runtime, and counts its panic. The drop of the task puts

@@ -90,7 +90,7 @@ pub(super) fn batches(
 async fn renew(mut leases: DueLeases, limit: Duration) {
     let state = Arc::clone(&leases.state);
     let renewals: Vec<_> = leases.locks.iter().map(|held| held.renewal()).collect();
-    let renewing = state.context.backend.renew(&renewals, limit);
+    let renewing = state.context.store.renew_all(&renewals, limit);
     // The end of each lease stays scheduled: the reply may never come.
     for held in &leases.locks {
         if let Some(deadline) = held.deadline() {

@@ -2,19 +2,20 @@ use std::sync::atomic::AtomicUsize;
 
 use super::renewal::batches;
 use super::*;
-use crate::backend::{AdminBackend, BackendStatus, Boxed, Renewal};
-use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use crate::store::{Boxed, Call, Reach, StoreStatus, StoreTraits, Together};
+use lock_protocol::acquisition::RenewOutcome;
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use lock_protocol::clock::{Clock, Moment, ServerMs};
+use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
 use lock_protocol::lease::{Lease, LeaseConfig};
+use lock_protocol::op::{OpKind, Outcome};
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::renew::Renew;
 use lock_protocol::ttl::Ttl;
 
-/// A backend that panics at the first call of each kind, and works after that.
+/// A store that panics at the first call of each kind, and works after that.
 #[derive(Default)]
 struct Panicking {
     /// Calls on the thread itself, outside of its tasks.
@@ -22,6 +23,7 @@ struct Panicking {
     renewals: AtomicUsize,
     releases: AtomicUsize,
     listens: AtomicUsize,
+    reporter: Arc<Reporter>,
     /// The number of releases in each batch.
     batches: Mutex<Vec<usize>>,
     /// Single releases in flight: the current and the greatest number.
@@ -38,92 +40,70 @@ fn released() -> ReleaseOutcome {
     }
 }
 
-impl Backend for Panicking {
-    fn clock(&self) -> Clock {
+impl Panicking {
+    async fn release(&self, calls: usize) {
+        let before = self.releases.fetch_add(1, Ordering::AcqRel);
+        assert!(before > 0, "the first release panics");
+        if calls > 1 {
+            return;
+        }
+        let alone = self.alone.fetch_add(1, Ordering::AcqRel) + 1;
+        self.most_alone.fetch_max(alone, Ordering::AcqRel);
+        tokio::task::yield_now().await;
+        self.alone.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Store for Panicking {
+    fn traits(&self) -> &StoreTraits {
         if std::thread::current().name() == Some("lock-background") {
             let before = self.steps.fetch_add(1, Ordering::AcqRel);
             assert!(before > 0, "the first step of the thread panics");
         }
-        Clock::System
+        &StoreTraits::SERVER
     }
 
-    fn acquire<'a>(
+    fn call<'a, 'c: 'a, 'o: 'c>(
         &'a self,
-        _sent: &'a mut SentAcquires,
-        _limit: Duration,
-    ) -> Boxed<'a, Result<AcquireOutcome, LockError>> {
-        unreachable!("this test never acquires")
-    }
-
-    fn renew<'a>(
-        &'a self,
-        renewals: &'a [Renewal],
-        _: Duration,
-    ) -> Boxed<'a, Vec<Result<RenewOutcome, LockError>>> {
+        calls: &'a mut [&'c mut Call<'o>],
+        _: Together,
+        _: Deadline,
+    ) -> Boxed<'a, ()> {
         Box::pin(async move {
-            let before = self.renewals.fetch_add(1, Ordering::AcqRel);
-            assert!(before > 0, "the first renewal panics");
-            let held = |renewal: &Renewal| {
-                Ok(RenewOutcome::Held {
-                    token: None,
-                    sent: Clock::System.now(),
-                    remaining: renewal.ttl,
-                })
-            };
-            renewals.iter().map(held).collect()
+            if matches!(calls[0].op.kind, OpKind::Release(_)) {
+                self.batches.lock().push(calls.len());
+                self.release(calls.len()).await;
+            } else {
+                let before = self.renewals.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first renewal panics");
+            }
+            for call in calls {
+                call.outcome = Some(Ok(match &call.op.kind {
+                    OpKind::Renew(renewal, _) => Outcome::Renewed(RenewOutcome::Held {
+                        token: None,
+                        sent: Clock::System.now(),
+                        remaining: renewal.ttl,
+                    }),
+                    OpKind::Release(_) => Outcome::Released(released()),
+                    other => unreachable!("no test sends {other:?}"),
+                }));
+            }
         })
     }
 
-    fn release<'a>(
-        &'a self,
-        _release_request: &'a ReleaseRequest,
-        _limit: Duration,
-    ) -> Boxed<'a, Result<ReleaseOutcome, LockError>> {
-        Box::pin(async move {
-            let before = self.releases.fetch_add(1, Ordering::AcqRel);
-            assert!(before > 0, "the first release panics");
-            let alone = self.alone.fetch_add(1, Ordering::AcqRel) + 1;
-            self.most_alone.fetch_max(alone, Ordering::AcqRel);
-            tokio::task::yield_now().await;
-            self.alone.fetch_sub(1, Ordering::AcqRel);
-            Ok(released())
-        })
-    }
-
-    fn can_batch_release(&self, key: &LockKey) -> bool {
+    fn joins_batches(&self, key: &LockKey) -> bool {
         !key.dialect().capabilities().without_scripts
     }
 
-    fn release_all<'a>(
-        &'a self,
-        release_requests: &'a [&'a ReleaseRequest],
-        _limit: Duration,
-    ) -> Boxed<'a, Vec<Result<ReleaseOutcome, LockError>>> {
-        Box::pin(async move {
-            self.batches.lock().push(release_requests.len());
-            let before = self.releases.fetch_add(1, Ordering::AcqRel);
-            assert!(before > 0, "the first batch panics");
-            release_requests.iter().map(|_| Ok(released())).collect()
-        })
+    fn reach(&self) -> Reach {
+        Reach::Connected
     }
 
-    fn admin(&self) -> &dyn AdminBackend {
-        unreachable!("this test reads no lock")
-    }
-
-    fn seems_down(&self) -> bool {
-        false
-    }
-
-    fn is_connected(&self) -> bool {
-        true
-    }
-
-    fn status(&self) -> BackendStatus {
+    fn status(&self) -> StoreStatus {
         unreachable!("no test asks for it")
     }
 
-    fn notifies_waiters(&self, _key: &LockKey, _limit: Duration) -> Boxed<'_, bool> {
+    fn notifies(&self, _key: &LockKey, _limit: Duration) -> Boxed<'_, bool> {
         unreachable!("no test asks for it")
     }
 
@@ -132,15 +112,13 @@ impl Backend for Panicking {
     }
 
     fn listen(&self) -> Boxed<'_, ()> {
-        Box::pin(async move {
-            let before = self.listens.fetch_add(1, Ordering::AcqRel);
-            assert!(before > 0, "the first listener panics");
-            std::future::pending::<()>().await;
-        })
-    }
-
-    fn holds_without_renewal(&self) -> bool {
-        false
+        Box::pin(supervised(&self.reporter, || {
+            Box::pin(async {
+                let before = self.listens.fetch_add(1, Ordering::AcqRel);
+                assert!(before > 0, "the first listener panics");
+                std::future::pending::<()>().await;
+            })
+        }))
     }
 }
 
@@ -195,18 +173,18 @@ async fn drain(worker: &BackgroundWorker) -> usize {
     worker.open()
 }
 
-fn start(backend: &Arc<Panicking>) -> (BackgroundWorker, Arc<Reporter>) {
-    let reporter = Arc::new(Reporter::default());
+fn start(store: &Arc<Panicking>) -> (BackgroundWorker, Arc<Reporter>) {
+    let reporter = Arc::clone(&store.reporter);
     let timeout = Duration::from_millis(500);
-    let backend: Arc<dyn Backend> = Arc::<Panicking>::clone(backend);
-    let worker = BackgroundWorker::start(backend, Arc::default(), Arc::clone(&reporter), timeout);
+    let store: Arc<dyn Store> = Arc::<Panicking>::clone(store);
+    let worker = BackgroundWorker::start(store, Arc::default(), Arc::clone(&reporter), timeout);
     (worker.unwrap(), reporter)
 }
 
 #[tokio::test]
 async fn panicked_work_is_repeated() {
-    let backend = Arc::new(Panicking::default());
-    let (worker, reporter) = start(&backend);
+    let store = Arc::new(Panicking::default());
+    let (worker, reporter) = start(&store);
     // A long ttl, since printing a panic takes time.
     let held = held(10_000);
     worker.track(&held);
@@ -220,7 +198,7 @@ async fn panicked_work_is_repeated() {
     );
     let started = Clock::System.now();
     let is_repeated = |calls: &AtomicUsize| calls.load(Ordering::Acquire) >= 3;
-    while !is_repeated(&backend.renewals) || backend.listens.load(Ordering::Acquire) < 2 {
+    while !is_repeated(&store.renewals) || store.listens.load(Ordering::Acquire) < 2 {
         assert!(
             Clock::System.now().since(started) < SOON,
             "panicked work is not repeated"
@@ -246,15 +224,15 @@ async fn planned_wakeup(worker: &BackgroundWorker) -> u64 {
 
 #[tokio::test]
 async fn short_sections_never_enter_the_schedule() {
-    let backend = Arc::new(Panicking::default());
-    backend.steps.store(1, Ordering::Release);
-    let (worker, _) = start(&backend);
+    let store = Arc::new(Panicking::default());
+    store.steps.store(1, Ordering::Release);
+    let (worker, _) = start(&store);
     let first = held(600_000);
     let first_due = Clock::System.now().plus(Duration::from_millis(40));
     worker.state.young.put(first_due.plus(SOON), &first);
     worker.state.wake_for(first_due.plus(SOON));
     let planned = planned_wakeup(&worker).await;
-    let steps = backend.steps.load(Ordering::Acquire);
+    let steps = store.steps.load(Ordering::Acquire);
     for _ in 0..1_000 {
         let held = held(600_000);
         worker.state.young.put(first_due.plus(SOON * 2), &held);
@@ -265,7 +243,7 @@ async fn short_sections_never_enter_the_schedule() {
         assert_eq!((Arc::strong_count(&held), held.young_slot()), (1, None));
     }
     assert_eq!(worker.state.next_wakeup.load(Ordering::SeqCst), planned);
-    assert_eq!(backend.steps.load(Ordering::Acquire), steps, "it was woken");
+    assert_eq!(store.steps.load(Ordering::Acquire), steps, "it was woken");
 }
 
 /// A released lock may be on its way from the young locks into the schedule.
@@ -281,14 +259,14 @@ fn released_lock_does_not_stay_in_the_schedule() {
 #[tokio::test]
 async fn burst_of_releases_goes_out_in_bounded_batches() {
     const BURST: usize = 5_000;
-    let backend = Arc::new(Panicking::default());
-    backend.releases.store(1, Ordering::Release);
-    let (worker, _) = start(&backend);
+    let store = Arc::new(Panicking::default());
+    store.releases.store(1, Ordering::Release);
+    let (worker, _) = start(&store);
     for _ in 0..BURST {
         worker.submit(request(None));
     }
     assert_eq!(drain(&worker).await, 0);
-    let batches = std::mem::take(&mut *backend.batches.lock());
+    let batches = std::mem::take(&mut *store.batches.lock());
     assert_eq!(batches.iter().sum::<usize>(), BURST);
     assert!(batches.iter().all(|count| *count <= 128), "{batches:?}");
 }
@@ -298,9 +276,9 @@ async fn burst_of_releases_goes_out_in_bounded_batches() {
 #[tokio::test]
 async fn burst_of_transactions_does_not_delay_renewals() {
     const BURST: usize = 1_000;
-    let backend = Arc::new(Panicking::default());
-    backend.releases.store(1, Ordering::Release);
-    let (worker, _) = start(&backend);
+    let store = Arc::new(Panicking::default());
+    store.releases.store(1, Ordering::Release);
+    let (worker, _) = start(&store);
     let release = ReleaseMethod::WatchMulti;
     for _ in 0..BURST {
         let mut request = request(None);
@@ -308,8 +286,8 @@ async fn burst_of_transactions_does_not_delay_renewals() {
         worker.submit(request);
     }
     assert_eq!(drain(&worker).await, 0);
-    assert_eq!(backend.releases.load(Ordering::Acquire), BURST + 1);
-    assert!(backend.most_alone.load(Ordering::Acquire) <= 2);
+    assert_eq!(store.releases.load(Ordering::Acquire), BURST + 1);
+    assert!(store.most_alone.load(Ordering::Acquire) <= 2);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::codec::abilities::Abilities;
 use crate::key::{LockKey, LockName};
 use crate::lease::LeaseConfig;
 use crate::loss::LossReason;
-use crate::op::RefusalKind;
+use crate::op::{Raise, RefusalKind};
 use crate::owner_id::OwnerId;
 use crate::redirect::Redirect;
 use crate::renew::Renew;
@@ -272,7 +272,9 @@ fn releases_and_renewals_write_what_their_scripts_need() {
         (RaiseTo::AtLeast(token), ""),
         (RaiseTo::Exactly(token), " exact"),
     ] {
-        let text = written(&native(), OpKind::Raise(&exclusive, to), &link());
+        let renewal = exclusive.clone();
+        let raise = Raise { renewal, to };
+        let text = written(&native(), OpKind::Raise(&raise), &link());
         assert_eq!(
             text,
             format!("EVALSHA raise 2 lock:a {{lock:a}}:f OWNER 9{rest}")

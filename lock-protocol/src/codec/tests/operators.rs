@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::fencing_token::FencingToken;
-use crate::inspection::{FoundText, InspectDetail, InspectReply, KeyContent, SeenKey};
+use crate::inspection::{
+    FoundText, InspectDetail, InspectReply, KeyContent, ScanPart, ScanPlace, ScanRequest, SeenKey,
+};
 use crate::lock_state::{
     ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
 };
-use crate::op::ScanRequest;
 
 const REDISSON: Dialect = Dialect::Redisson {
     lock: RedissonLock::Fenced,
@@ -19,10 +20,22 @@ fn inspected(outcome: Result<Outcome, Refusal>) -> InspectReply {
     }
 }
 
-fn all(outcome: Result<Outcome, Refusal>) -> Vec<InspectReply> {
+fn scanned(outcome: Result<Outcome, Refusal>) -> ScanPart {
     match outcome {
-        Ok(Outcome::InspectedAll(found)) => found,
-        other => panic!("not inspected: {other:?}"),
+        Ok(Outcome::Scanned(part)) => *part,
+        other => panic!("not scanned: {other:?}"),
+    }
+}
+
+/// A request for what is left of an earlier part.
+fn scan(dialect: Dialect, next: Option<u64>, pending: &[&str]) -> ScanRequest {
+    let pending = pending.iter().map(ToString::to_string).collect();
+    ScanRequest {
+        prefix: "lock:".into(),
+        pattern: "*".to_owned(),
+        dialect,
+        most: 10,
+        at: Some(ScanPlace::Cursor { next, pending }),
     }
 }
 
@@ -116,10 +129,9 @@ fn unreadable_replies_to_operators_are_errors() {
 }
 
 #[test]
-fn many_locks_are_read_in_one_exchange() {
+fn locks_are_read_in_one_exchange() {
     let bench = Bench::new();
-    let keys = [key(Dialect::Native), key(Dialect::Native)];
-    let sent = "TIME\nGET k\nPTTL k\nZCARD {k}:q\nGET k\nPTTL k\nZCARD {k}:q";
+    let sent = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q\nGET lock:b\nPTTL lock:b\nZCARD {lock:b}:q";
     let wrong = "-WRONGTYPE Operation\r\n";
     let replies = [
         TIME,
@@ -131,30 +143,32 @@ fn many_locks_are_read_in_one_exchange() {
         wrong,
     ]
     .concat();
-    let found = all(bench.run(OpKind::InspectAll(&keys), &[(sent, &replies)]));
-    assert_eq!(
-        (found[0].content.clone(), found[0].total),
-        (text(Some(900), "v"), 2)
-    );
-    assert_eq!((&found[1].content, found[1].total), (&KeyContent::Free, 0));
+    let two = scan(Dialect::Native, None, &["a", "b"]);
+    let part = scanned(bench.run(OpKind::Scan(&two), &[(sent, &replies)]));
+    let [lock] = &part.locks[..] else {
+        panic!("another client has replaced the second: {part:?}");
+    };
+    assert_eq!((lock.name.as_str(), lock.key.as_str()), ("a", "lock:a"));
+    let found = &lock.found;
+    assert_eq!((&found.content, found.total), (&text(Some(900), "v"), 2));
+    assert_eq!((part.scanned, part.next), (0, None));
 
     // It has expired between the two commands.
     let gone = [TIME, &bulk("v"), ":-2\r\n", ":0\r\n"].concat();
-    let one = [key(Dialect::Native)];
-    let sent = "TIME\nGET k\nPTTL k\nZCARD {k}:q";
-    let found = all(bench.run(OpKind::InspectAll(&one), &[(sent, &gone)]));
-    assert_eq!(found[0].content, KeyContent::Free);
+    let one = scan(Dialect::Native, None, &["a"]);
+    let sent = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q";
+    let part = scanned(bench.run(OpKind::Scan(&one), &[(sent, &gone)]));
+    assert!(part.locks.is_empty(), "{part:?}");
 
     let refused = [TIME, "-NOPERM no\r\n", ":-2\r\n", ":0\r\n"].concat();
-    let read = bench.run(OpKind::InspectAll(&one), &[(sent, &refused)]);
+    let read = bench.run(OpKind::Scan(&one), &[(sent, &refused)]);
     assert_eq!(read.unwrap_err().kind, RefusalKind::Permission);
 }
 
 #[test]
-fn holders_of_shared_locks_are_counted_in_a_second_exchange() {
+fn holders_of_shared_locks_are_counted_in_another_exchange() {
     let bench = Bench::new();
-    let keys = [key(Dialect::Native), key(Dialect::Native)];
-    let sent = "TIME\nGET k\nPTTL k\nZCARD {k}:q\nGET k\nPTTL k\nZCARD {k}:q";
+    let sent = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q\nGET lock:b\nPTTL lock:b\nZCARD {lock:b}:q";
     let shared = bulk("lks:r 7");
     let replies = [
         TIME,
@@ -166,50 +180,62 @@ fn holders_of_shared_locks_are_counted_in_a_second_exchange() {
         ":0\r\n",
     ]
     .concat();
-    let exchanges = [(sent, &*replies), ("ZCARD {k}:h", ":3\r\n")];
-    let found = all(bench.run(OpKind::InspectAll(&keys), &exchanges));
-    let totals: Vec<_> = found.iter().map(|found| found.members.total).collect();
-    assert_eq!(totals, [0, 3]);
+    let exchanges = [(sent, &*replies), ("ZCARD {lock:b}:h", ":3\r\n")];
+    let request = scan(Dialect::Native, None, &["a", "b"]);
+    let part = scanned(bench.run(OpKind::Scan(&request), &exchanges));
+    let totals = part.locks.iter().map(|lock| lock.found.members.total);
+    assert_eq!(totals.collect::<Vec<_>>(), [0, 3]);
 }
 
 #[test]
-fn many_locks_of_redisson_are_read_by_their_script() {
+fn locks_of_redisson_are_read_by_their_script() {
     let bench = Bench::new();
-    let keys = [key(REDISSON), key(REDISSON)];
     let replies = array(&["held", "5000", "900", "id:1"]) + &array(&["free", "5000"]);
-    let sent = "EVALSHA HASH 1 k\nEVALSHA HASH 1 k";
-    let found = all(bench.run(OpKind::InspectAll(&keys), &[(sent, &replies)]));
-    assert_eq!(found[0].content, text(Some(900), "id:1"));
-    assert_eq!(found[1].content, KeyContent::Free);
+    let sent = "EVALSHA HASH 1 lock:a\nEVALSHA HASH 1 lock:b";
+    let request = scan(REDISSON, None, &["a", "b"]);
+    let part = scanned(bench.run(OpKind::Scan(&request), &[(sent, &replies)]));
+    let [lock] = &part.locks[..] else {
+        panic!("the second is free: {part:?}");
+    };
+    assert_eq!(lock.found.content, text(Some(900), "id:1"));
 }
 
 #[test]
-fn scan_returns_keys_and_where_the_next_one_begins() {
+fn scan_finds_keys_and_reads_as_many_as_are_wanted() {
     let bench = Bench::new();
-    let scan = |dialect, cursor: u64, sent: &str, reply: &str| {
-        let pattern = "lock:*".to_owned();
-        let request = ScanRequest {
-            cursor,
-            pattern,
-            dialect,
-        };
-        bench.run(OpKind::Scan(&request), &[(sent, reply)])
+    let request = ScanRequest {
+        most: 1,
+        at: None,
+        ..scan(Dialect::Native, None, &[])
     };
-    let native = "SCAN 0 MATCH lock:* COUNT 500 TYPE string";
-    let reply = format!("*2\r\n{}{}", bulk("17"), texts(&["lock:a", "7"]));
-    match scan(Dialect::Native, 0, native, &reply).unwrap() {
-        Outcome::Scanned { next, keys } => {
-            assert_eq!(next, Some(17));
-            assert_eq!(keys, [&b"lock:a"[..], b"7"]);
-        }
-        other => panic!("{other:?}"),
-    }
-    let redisson = "SCAN 17 MATCH lock:* COUNT 500 TYPE hash";
+    let find = "SCAN 0 MATCH lock:* COUNT 500 TYPE string";
+    let keys = texts(&["lock:a", "other", "lock:b", "lock:7"]);
+    let found = format!("*2\r\n{}{keys}", bulk("17"));
+    let read = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q";
+    let replies = [TIME, &bulk("v"), ":9\r\n", ":0\r\n"].concat();
+    let part = scanned(bench.run(OpKind::Scan(&request), &[(find, &found), (read, &replies)]));
+    assert_eq!((part.locks.len(), part.scanned), (1, 500));
+    let rest = ScanPlace::Cursor {
+        next: Some(17),
+        pending: vec!["b".to_owned(), "7".to_owned()],
+    };
+    assert_eq!(part.next, Some(rest));
+}
+
+#[test]
+fn scan_ends_with_the_cursor() {
+    let bench = Bench::new();
+    let request = scan(REDISSON, Some(17), &[]);
+    let find = "SCAN 17 MATCH lock:* COUNT 500 TYPE hash";
     let last = format!("*2\r\n{}*0\r\n", bulk("0"));
-    let ended = scan(REDISSON, 17, redisson, &last).unwrap();
-    assert!(matches!(ended, Outcome::Scanned { next: None, keys } if keys.is_empty()));
+    let part = scanned(bench.run(OpKind::Scan(&request), &[(find, &last)]));
+    assert!(part.locks.is_empty() && part.next.is_none(), "{part:?}");
+    // No lock has an empty name.
+    let ended = scan(REDISSON, None, &[""]);
+    let part = scanned(bench.run(OpKind::Scan(&ended), &[]));
+    assert!(part.locks.is_empty() && part.next.is_none(), "{part:?}");
     for odd in ["*0\r\n", "*2\r\n:1\r\n:2\r\n", "+OK\r\n"] {
-        let read = scan(Dialect::Native, 0, native, odd);
+        let read = bench.run(OpKind::Scan(&request), &[(find, odd)]);
         assert_eq!(read.unwrap_err().kind, RefusalKind::Unreadable);
     }
 }

@@ -1,0 +1,246 @@
+//! Keeps locks on Redis servers: on one, in a cluster, or at a quorum.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::LockError;
+use crate::store::{
+    Boxed, Call, Reach, Store, StoreStatus, StoreTraits, Together, ends_set, supervised,
+};
+use crate::telemetry::{LockCommand, ServerAddress};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::key::LockKey;
+use lock_protocol::op::{OpKind, Outcome};
+
+mod access;
+mod channels;
+mod client;
+#[cfg(feature = "cluster")]
+mod cluster;
+mod confirmer;
+mod connect;
+mod connection;
+mod connector;
+mod credentials;
+mod dial;
+mod errors;
+mod handshake;
+mod listening;
+mod login;
+mod node;
+mod operations;
+pub(crate) mod place;
+mod pool;
+mod pushes;
+#[cfg(feature = "quorum")]
+mod quorum;
+mod report;
+mod security;
+#[cfg(feature = "sentinel")]
+mod sentinel;
+#[cfg(feature = "__tls")]
+mod tls;
+mod transport;
+pub(crate) mod url;
+
+use client::RedisClient;
+use confirmer::Confirmer;
+pub(crate) use connect::connect;
+#[cfg(feature = "sentinel")]
+use sentinel::SentinelWatch;
+
+/// Keeps locks on one server.
+pub(crate) struct RedisStore {
+    client: Arc<RedisClient>,
+    /// If replicas or the disk have to acknowledge each lock.
+    confirmer: Option<Confirmer>,
+    traits: StoreTraits,
+}
+
+impl RedisStore {
+    /// Returns whether the calls acquire locks one after the other: because each has to be confirmed, or because no
+    /// command is for several locks of their dialects.
+    fn acquires_one_by_one(&self, calls: &[&mut Call<'_>], together: Together) -> bool {
+        let is_acquire = |call: &Call<'_>| matches!(call.op.kind, OpKind::Acquire(_));
+        if !calls.first().is_some_and(|call| is_acquire(call)) {
+            return false;
+        }
+        let is_native = |call: &&mut Call<'_>| {
+            let key = call.op.key();
+            key.is_some_and(|key| key.dialect().scheme().is_none())
+        };
+        let is_set = together != Together::Each && calls.len() > 1;
+        self.confirmer.is_some() || (is_set && !calls.iter().all(is_native))
+    }
+
+    /// Acquires one lock, and waits for the acknowledgments if there have to be any.
+    async fn acquire_one(&self, call: &mut Call<'_>, deadline: Deadline) {
+        self.client
+            .call(&mut [&mut *call], Together::Each, deadline)
+            .await;
+        if let Some(confirmer) = &self.confirmer
+            && let OpKind::Acquire(sent) = &call.op.kind
+            && let Some(Ok(Outcome::Acquired(outcome @ AcquireOutcome::Held { .. }))) =
+                &mut call.outcome
+        {
+            let confirmed = self.confirm(confirmer, sent, deadline.left()).await;
+            match confirmed {
+                Ok(RenewOutcome::Held {
+                    sent: confirmed_at,
+                    remaining: left,
+                    ..
+                }) => {
+                    if let AcquireOutcome::Held {
+                        sent, remaining, ..
+                    } = outcome
+                    {
+                        (*sent, *remaining) = (confirmed_at, left);
+                    }
+                }
+                // It was lost in between, for example by a failover.
+                Ok(RenewOutcome::NotOwner(_)) => *outcome = AcquireOutcome::StartOver,
+                Err(error) => call.outcome = Some(Err(error)),
+            }
+        }
+    }
+
+    /// Renews a lock that was just acquired, and waits for the acknowledgments.
+    async fn confirm(
+        &self,
+        confirmer: &Confirmer,
+        sent: &SentAcquires,
+        limit: Duration,
+    ) -> Result<RenewOutcome, LockError> {
+        let renewal = sent.renewal(Clock::System.now());
+        let began = self.client.begin_command();
+        let result = confirmer.renew(&[renewal], limit).await.pop();
+        let result = result.unwrap_or_else(|| Err(LockError::unreadable()));
+        let error = result.as_ref().err();
+        self.client.end_command(LockCommand::Renew, began, error);
+        result
+    }
+
+    /// Renews leases, and waits for the acknowledgments.
+    async fn renew_confirmed(
+        &self,
+        confirmer: &Confirmer,
+        calls: &mut [&mut Call<'_>],
+        deadline: Deadline,
+    ) {
+        let began = self.client.begin_command();
+        let renewals = calls.iter().filter_map(|call| match &call.op.kind {
+            OpKind::Renew(renewal, _) => Some((*renewal).clone()),
+            _ => None,
+        });
+        let renewals: Vec<_> = renewals.collect();
+        let results = confirmer.renew(&renewals, deadline.left()).await;
+        for (call, result) in calls.iter_mut().zip(results) {
+            call.outcome = Some(result.map(Outcome::Renewed));
+        }
+        let error = calls.iter().find_map(|call| call.error());
+        self.client.end_command(LockCommand::Renew, began, error);
+    }
+
+    /// Retires the connections to an earlier primary whenever there is a new one.
+    #[cfg(feature = "sentinel")]
+    async fn follow_primary(&self, watch: &SentinelWatch) {
+        let mut generations = watch.generations();
+        // Without an end: the watch lives as long as this borrow.
+        while generations.changed().await.is_ok() {
+            self.client.pool.retire_older();
+            self.client.transactions.retire_older();
+            if let Some(confirmer) = &self.confirmer {
+                confirmer.retire_older();
+            }
+            self.client.notifications.renew_all();
+            self.client.notifications.poll_all();
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn traits(&self) -> &StoreTraits {
+        &self.traits
+    }
+
+    fn call<'a, 'c: 'a, 'o: 'c>(
+        &'a self,
+        calls: &'a mut [&'c mut Call<'o>],
+        together: Together,
+        deadline: Deadline,
+    ) -> Boxed<'a, ()> {
+        if self.acquires_one_by_one(calls, together) {
+            return Box::pin(async move {
+                for at in 0..calls.len() {
+                    self.acquire_one(calls[at], deadline).await;
+                    if ends_set(calls, at..at + 1, together) {
+                        break;
+                    }
+                }
+            });
+        }
+        let first = calls.first().map(|call| &call.op.kind);
+        if let (Some(confirmer), Some(OpKind::Renew(..))) = (&self.confirmer, first) {
+            return Box::pin(self.renew_confirmed(confirmer, calls, deadline));
+        }
+        Box::pin(self.client.call(calls, together, deadline))
+    }
+
+    fn joins_batches(&self, key: &LockKey) -> bool {
+        self.client.joins_batches(key)
+    }
+
+    fn reach(&self) -> Reach {
+        self.client.pool.reach()
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.client.status()
+    }
+
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        Some(Arc::clone(&self.client.pool.connector.node().server))
+    }
+
+    fn notifies<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
+        Box::pin(self.client.notifies_waiters(key, limit))
+    }
+
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(async move {
+            let deadline = Deadline::at(Clock::System, until);
+            let connected = self.client.pool.for_current_runtime(deadline).await;
+            connected.map(drop)
+        })
+    }
+
+    fn listen(&self) -> Boxed<'_, ()> {
+        Box::pin(async move {
+            let reporter = &self.client.reporter;
+            let listening =
+                || -> Boxed<'_, ()> { Box::pin(listening::listen(Arc::clone(&self.client))) };
+            let logins = &self.client.pool.connector.access.credentials;
+            let renewing_logins = || -> Boxed<'_, ()> {
+                match logins {
+                    Some(source) => Box::pin(credentials::renew_logins(Arc::clone(source))),
+                    None => Box::pin(std::future::ready(())),
+                }
+            };
+            let following = || -> Boxed<'_, ()> {
+                #[cfg(feature = "sentinel")]
+                if let Some(watch) = self.client.pool.connector.whereabouts.watch() {
+                    return Box::pin(async move {
+                        tokio::join!(self.follow_primary(watch), Arc::clone(watch).watch());
+                    });
+                }
+                Box::pin(std::future::ready(()))
+            };
+            tokio::join!(
+                supervised(reporter, listening),
+                supervised(reporter, renewing_logins),
+                supervised(reporter, following)
+            );
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Keeps locks in a Redis Cluster.
+//!
+//! Each node is a server of its own, with its own connections, clocks and subscriptions. A call goes to
+//! the node that owns the slot of the key, and follows what the nodes reply: another owner, a slot that
+//! moves, a cluster that is down. The slot map is read again whenever a reply contradicts it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::error::LockError;
+use crate::store::{
+    Boxed, Call, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime, ends_set,
+    fail_all, supervised,
+};
+use crate::telemetry::ServerAddress;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::inspection::{ScanPart, ScanPlace, ScanRequest};
+use lock_protocol::key::LockKey;
+use lock_protocol::op::{OpKind, Outcome};
+
+mod batch;
+mod call;
+mod map;
+mod names;
+mod nodes;
+mod refresh;
+
+pub(super) use nodes::ClusterNodes;
+
+/// Keeps locks in a cluster.
+pub(super) struct ClusterStore {
+    nodes: Arc<ClusterNodes>,
+    traits: StoreTraits,
+}
+
+impl ClusterStore {
+    /// Reads the slot map from the first node of the URL that replies, and checks the settings of the owners.
+    pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let traits = nodes.traits();
+        let nodes = Arc::new(nodes);
+        nodes.discover(deadline).await?;
+        if traits.confirms_grants {
+            nodes.probe_confirmers(deadline.left() / 2).await?;
+        }
+        Ok(Self { nodes, traits })
+    }
+
+    /// Acquires the locks of a set in their order, each run of keys in one slot by one command. The locks of earlier
+    /// runs stay when a later one fails: a set of single attempts has to release them, so they lose their outcomes.
+    async fn acquire_set(
+        &self,
+        calls: &mut [&mut Call<'_>],
+        together: Together,
+        deadline: Deadline,
+    ) {
+        let mut from = 0;
+        while let Some(length) = run_length(&calls[from..]) {
+            let run = &mut calls[from..from + length];
+            call::run(&self.nodes, run, together, deadline).await;
+            if ends_set(calls, from..from + length, together) {
+                break;
+            }
+            from += length;
+        }
+    }
+
+    /// Scans one node after the other, in the order of their addresses.
+    async fn scan(&self, request: &ScanRequest, deadline: Deadline) -> Result<ScanPart, LockError> {
+        let (index, within) = match request.at.clone() {
+            Some(ScanPlace::Server { index, within }) => (index, within.map(|within| *within)),
+            _ => (0, None),
+        };
+        let owners = self.nodes.owners();
+        let Some(node) = owners.get(index) else {
+            // There are fewer nodes than before.
+            return Ok(ScanPart::default());
+        };
+        let request = ScanRequest {
+            at: within,
+            ..request.clone()
+        };
+        let mut call = Call::new(OpKind::Scan(&request));
+        let calls = &mut [&mut call];
+        Store::call(&node.server, calls, Together::Each, deadline).await;
+        let mut part = call.scanned()?;
+        let index = index + usize::from(part.next.is_none());
+        let within = part.next.map(Box::new);
+        part.next = (index < owners.len()).then_some(ScanPlace::Server { index, within });
+        Ok(part)
+    }
+
+    /// Waits for a connection to any node.
+    async fn wait_for_any(&self, until: Moment) -> Result<(), LockError> {
+        let mut waiting = JoinSet::new();
+        for node in self.nodes.owners() {
+            waiting.spawn(async move { node.server.wait_connected(until).await });
+        }
+        let mut outcome = Err(LockError::NoRuntime);
+        while let Some(joined) = waiting.join_next().await {
+            match joined {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => outcome = Err(error),
+                Err(_ended) => {}
+            }
+        }
+        outcome
+    }
+}
+
+/// Returns how many of the first calls have keys in one slot; `None` without calls.
+fn run_length(calls: &[&mut Call<'_>]) -> Option<usize> {
+    let slot = |call: &&mut Call<'_>| call.op.key().map(ClusterNodes::slot);
+    let first = slot(calls.first()?);
+    Some(calls.iter().take_while(|call| slot(call) == first).count())
+}
+
+impl Store for ClusterStore {
+    fn traits(&self) -> &StoreTraits {
+        &self.traits
+    }
+
+    fn call<'a, 'c: 'a, 'o: 'c>(
+        &'a self,
+        calls: &'a mut [&'c mut Call<'o>],
+        together: Together,
+        deadline: Deadline,
+    ) -> Boxed<'a, ()> {
+        if let Err(error) = check_runtime() {
+            fail_all(calls, &error);
+            return Box::pin(std::future::ready(()));
+        }
+        if let Some(OpKind::Scan(request)) = calls.first().map(|call| &call.op.kind) {
+            let request: &ScanRequest = request;
+            return Box::pin(async move {
+                let part = self.scan(request, deadline).await;
+                calls[0].outcome = Some(part.map(|part| Outcome::Scanned(Box::new(part))));
+            });
+        }
+        match calls.len() {
+            1 => Box::pin(call::run(&self.nodes, calls, together, deadline)),
+            _ if together == Together::Each => Box::pin(batch::run(&self.nodes, calls, deadline)),
+            _ => Box::pin(self.acquire_set(calls, together, deadline)),
+        }
+    }
+
+    fn joins_batches(&self, key: &LockKey) -> bool {
+        key.dialect()
+            .scheme()
+            .is_none_or(lock_protocol::dialect::Scheme::releases_by_script)
+    }
+
+    fn reach(&self) -> Reach {
+        let nodes = self.nodes.known();
+        let mut is_down = !nodes.is_empty();
+        for node in nodes {
+            match node.server.reach() {
+                Reach::Connected => return Reach::Connected,
+                Reach::NotYet => is_down = false,
+                Reach::Down => {}
+            }
+        }
+        if is_down { Reach::Down } else { Reach::NotYet }
+    }
+
+    fn status(&self) -> StoreStatus {
+        let known: Vec<_> = self.nodes.known();
+        let all: Vec<_> = known.iter().map(|node| node.server.status()).collect();
+        StoreStatus {
+            connected: all.iter().any(|status| status.connected),
+            subscribed: all.iter().any(|status| status.subscribed),
+            last_reply: all.iter().filter_map(|status| status.last_reply).min(),
+            server_version: all.into_iter().find_map(|status| status.server_version),
+        }
+    }
+
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        let first = self.nodes.owners().into_iter().next()?;
+        first.server.server()
+    }
+
+    /// A subscription is made when a slot has its first waiter. So this says whether one can be made.
+    fn notifies<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
+        if !key.dialect().notifies_all_waiters() {
+            return Box::pin(self.nodes.can_subscribe(limit));
+        }
+        Box::pin(async move {
+            match self.nodes.owner(ClusterNodes::slot(key)) {
+                Ok(owner) => owner.server.notifies(key, limit).await,
+                Err(_unknown) => false,
+            }
+        })
+    }
+
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
+        Box::pin(self.wait_for_any(until))
+    }
+
+    fn listen(&self) -> Boxed<'_, ()> {
+        let nodes = &self.nodes;
+        Box::pin(async move {
+            let reporter = &nodes.reporter;
+            tokio::join!(
+                supervised(reporter, || Box::pin(nodes.renew_logins())),
+                supervised(reporter, || Box::pin(Arc::clone(nodes).keep_fresh())),
+                supervised(reporter, || Box::pin(nodes.keep_epochs())),
+                supervised(reporter, || Box::pin(nodes.listen_all()))
+            );
+        })
+    }
+}

@@ -1,0 +1,344 @@
+//! Calls to the node that serves a slot, wherever the slot is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::RedisStore;
+use super::super::place::NodeAddress;
+use super::nodes::{ClusterNode, ClusterNodes};
+use crate::error::{BackendErrorKind, LockError};
+use crate::store::{Call, Store, Together};
+use lock_protocol::cleanup::ReleaseRequest;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::op::{OpKind, Outcome};
+use lock_protocol::redirect::{Destination, Redirect};
+use lock_protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
+
+/// How long a call waits for a connection to a node that seems to be down, before it asks for the owner again.
+const CONNECTING: Duration = Duration::from_millis(100);
+
+/// A slot whose keys move together is open for a moment only.
+const TRIES_BEFORE_FREE: u32 = 2;
+
+/// Runs calls whose keys are in one slot until they have outcomes that no other node can better. The calls of a set are
+/// one command, so the error of the first one is the error of all.
+pub(super) async fn run(
+    nodes: &Arc<ClusterNodes>,
+    calls: &mut [&mut Call<'_>],
+    together: Together,
+    deadline: Deadline,
+) {
+    if let [call] = calls
+        && let OpKind::Release(request) = call.op.kind
+    {
+        return Box::pin(release(nodes, call, request, deadline)).await;
+    }
+    let Some(mut routed) = calls
+        .first()
+        .and_then(|first| RoutedCall::begin(nodes, first, deadline))
+    else {
+        return;
+    };
+    loop {
+        let error = match routed.target().await {
+            Ok(node) => {
+                Store::call(&*node, calls, together, deadline).await;
+                match calls[0].error() {
+                    Some(error) => error.clone(),
+                    None => return,
+                }
+            }
+            Err(error) => error,
+        };
+        if let Err(error) = routed.follow(error).await {
+            calls[0].outcome = Some(Err(error));
+            return;
+        }
+        for call in &mut *calls {
+            call.begin_again();
+        }
+    }
+}
+
+/// Releases a lock. If its slot moves, its key is freed alone first: the next holder must not wait for the end of the
+/// move.
+async fn release(
+    nodes: &Arc<ClusterNodes>,
+    call: &mut Call<'_>,
+    request: &ReleaseRequest,
+    deadline: Deadline,
+) {
+    let mut may_free = request.key.dialect().scheme().is_none();
+    let mut has_freed = false;
+    let mut unconfirmed = None;
+    let Some(mut routed) = RoutedCall::begin(nodes, call, deadline) else {
+        return;
+    };
+    loop {
+        let error = match routed.target().await {
+            Ok(node) => {
+                let calls = &mut [&mut *call];
+                Store::call(&*node, calls, Together::Each, deadline).await;
+                match &mut call.outcome {
+                    Some(Ok(Outcome::Released(outcome))) => {
+                        outcome.was_owner |= has_freed;
+                        // The caller knows whether the lock was valid, and repeats the release.
+                        if let (Some(error), false) = (unconfirmed, outcome.was_owner) {
+                            call.outcome = Some(Err(error));
+                        }
+                        return;
+                    }
+                    Some(Err(error)) => error.clone(),
+                    _ => return,
+                }
+            }
+            Err(error) => error,
+        };
+        if let Err(error) = routed.follow(error).await {
+            call.outcome = Some(Err(error));
+            return;
+        }
+        call.begin_again();
+        if may_free && routed.tries_again >= TRIES_BEFORE_FREE {
+            let freed = free_key(nodes, request, &mut unconfirmed, deadline).await;
+            if let Ok(was_owner) = freed {
+                (may_free, has_freed) = (false, was_owner);
+            }
+        }
+    }
+}
+
+/// Frees the key of a lock alone. Returns whether the lock had it. An error after which the key may be free goes to
+/// `unconfirmed`.
+async fn free_key(
+    nodes: &Arc<ClusterNodes>,
+    request: &ReleaseRequest,
+    unconfirmed: &mut Option<LockError>,
+    deadline: Deadline,
+) -> Result<bool, LockError> {
+    let mut call = Call::new(OpKind::FreeKey(request));
+    let mut routed = RoutedCall::begin(nodes, &call, deadline).ok_or(LockError::NoRuntime)?;
+    loop {
+        let error = match routed.target().await {
+            Ok(node) => {
+                let calls = &mut [&mut call];
+                Store::call(&*node, calls, Together::Each, deadline).await;
+                match &call.outcome {
+                    Some(Ok(Outcome::KeyFreed { was_owner })) => return Ok(*was_owner),
+                    Some(Err(error)) => {
+                        if may_have_run(error) {
+                            *unconfirmed = Some(error.clone());
+                        }
+                        error.clone()
+                    }
+                    _ => return Err(LockError::unreadable()),
+                }
+            }
+            Err(error) => error,
+        };
+        routed.follow(error).await?;
+        call.begin_again();
+    }
+}
+
+/// A call that follows what the nodes reply.
+struct RoutedCall<'a> {
+    nodes: &'a Arc<ClusterNodes>,
+    slot: HashSlot,
+    deadline: Deadline,
+    attempt: RouteAttempt,
+    /// The node that a reply named, and whether the key is on its way to it.
+    next: Option<(Arc<ClusterNode>, bool)>,
+    current: Option<Arc<ClusterNode>>,
+    /// How often the slot was found to be moving.
+    tries_again: u32,
+    /// Whether the node has to know its epoch.
+    gives_tokens: bool,
+    /// Whether the last node had a connection for the call.
+    was_sent: bool,
+}
+
+/// The node that runs the call now.
+struct Target {
+    node: Arc<ClusterNode>,
+    is_asking: bool,
+}
+
+impl std::ops::Deref for Target {
+    type Target = RedisStore;
+
+    fn deref(&self) -> &RedisStore {
+        if self.is_asking {
+            &self.node.asking
+        } else {
+            &self.node.server
+        }
+    }
+}
+
+impl<'a> RoutedCall<'a> {
+    /// Begins with the owner of the slot. Returns `None` for a call without a key.
+    fn begin(nodes: &'a Arc<ClusterNodes>, call: &Call<'_>, deadline: Deadline) -> Option<Self> {
+        let slot = call.op.key().map(ClusterNodes::slot)?;
+        let gives_tokens = may_give_tokens(&call.op.kind);
+        if gives_tokens {
+            nodes.use_now();
+        }
+        Some(Self {
+            nodes,
+            slot,
+            deadline,
+            attempt: RouteAttempt::new(Clock::System.now().plus(deadline.left())),
+            next: None,
+            current: None,
+            tries_again: 0,
+            gives_tokens,
+            was_sent: false,
+        })
+    }
+
+    /// Returns the node to send to.
+    async fn target(&mut self) -> Result<Target, LockError> {
+        let (node, is_asking) = match self.next.take() {
+            Some(next) => next,
+            None => (self.nodes.owner(self.slot)?, false),
+        };
+        self.current = Some(Arc::clone(&node));
+        let target = Target { node, is_asking };
+        self.was_sent = false;
+        wait_connected(&target, self.deadline).await?;
+        self.was_sent = true;
+        if self.gives_tokens {
+            target.node.know_epoch(self.deadline.left()).await?;
+        }
+        Ok(target)
+    }
+
+    /// Decides what follows from an error. Returns it if no other node, and no pause, can help.
+    async fn follow(&mut self, error: LockError) -> Result<(), LockError> {
+        let failure = if self.was_sent {
+            failure_of(&error)
+        } else {
+            // Another node may run the call, also if this one did not reply.
+            error.is_retryable().then(|| unsent(&error))
+        };
+        let Some(failure) = failure else {
+            return Err(error);
+        };
+        let step = self.attempt.after(failure, Clock::System.now());
+        match step {
+            RouteStep::Move(to) => {
+                let address = self.resolve(&to).await;
+                if let Some(address) = address {
+                    self.nodes.set_owner(to.slot, address);
+                }
+            }
+            RouteStep::Ask(to) => {
+                let address = self.resolve(&to).await;
+                self.next = address.map(|address| (self.nodes.node(&address), true));
+            }
+            RouteStep::Pause(pause) => {
+                self.tries_again += 1;
+                tokio::time::sleep(pause).await;
+            }
+            RouteStep::PauseAndRefresh(pause) => {
+                self.nodes.want_refresh();
+                tokio::time::sleep(pause).await;
+            }
+            RouteStep::GiveUp(reason) => {
+                self.nodes.want_refresh();
+                return Err(given_up(reason, error));
+            }
+        }
+        Ok(())
+    }
+
+    async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {
+        let current = self.current.as_ref()?;
+        Some(self.nodes.resolve(current, to, self.deadline.left()).await)
+    }
+}
+
+/// Returns whether the operation may give out a fencing token, so that its node has to know the epoch.
+pub(super) fn may_give_tokens(kind: &OpKind<'_>) -> bool {
+    matches!(
+        kind,
+        OpKind::Acquire(_) | OpKind::Release(_) | OpKind::Force(_)
+    )
+}
+
+/// Waits for a connection to a node; only briefly if the node seems to be down. By then another node may own the slot.
+pub(super) async fn wait_connected(node: &RedisStore, deadline: Deadline) -> Result<(), LockError> {
+    let pool = &node.client.pool;
+    loop {
+        let left = deadline.left();
+        let connecting = Deadline::after(Clock::System, left.min(CONNECTING));
+        let error = match pool.for_current_runtime(connecting).await {
+            Ok(_connection) => return Ok(()),
+            Err(error) => error,
+        };
+        if left <= CONNECTING || pool.seems_down() || !error.is_retryable() {
+            return Err(error);
+        }
+    }
+}
+
+/// Returns what an error says about a call that no node has got.
+fn unsent(error: &LockError) -> RouteFailure {
+    match failure_of(error) {
+        Some(RouteFailure::TimedOut) | None => RouteFailure::Unreachable,
+        Some(failure) => failure,
+    }
+}
+
+/// Returns whether another node, or the same one a moment later, may run the command.
+pub(super) fn is_about_route(error: &LockError) -> bool {
+    failure_of(error).is_some_and(|failure| !matches!(failure, RouteFailure::TimedOut))
+}
+
+/// Returns whether the command may have run, and only its reply is missing.
+fn may_have_run(error: &LockError) -> bool {
+    let LockError::Backend(backend) = error else {
+        return false;
+    };
+    let kind = backend.kind();
+    matches!(
+        kind,
+        BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
+    )
+}
+
+/// Returns what an error says about the place of the key; `None` if it says nothing.
+fn failure_of(error: &LockError) -> Option<RouteFailure> {
+    let LockError::Backend(backend) = error else {
+        return None;
+    };
+    if let Some(redirect) = backend.redirect() {
+        return Some(RouteFailure::Redirected(redirect.clone()));
+    }
+    match backend.kind() {
+        BackendErrorKind::ClusterDown => Some(RouteFailure::Redirected(Redirect::Down)),
+        BackendErrorKind::Unreachable | BackendErrorKind::NotPrimary => {
+            Some(RouteFailure::Unreachable)
+        }
+        BackendErrorKind::TimedOut => Some(RouteFailure::TimedOut),
+        _ => None,
+    }
+}
+
+/// Returns the error of a call that ran out of time.
+fn given_up(reason: RouteEnd, error: LockError) -> LockError {
+    match reason {
+        RouteEnd::SlotMoving => LockError::caused(
+            BackendErrorKind::SlotMoving,
+            "the slot of the lock moves to another node",
+            error,
+        ),
+        RouteEnd::ClusterDown => LockError::caused(
+            BackendErrorKind::ClusterDown,
+            "the cluster does not serve the slot of the lock",
+            error,
+        ),
+        RouteEnd::NodeFailed => error,
+    }
+}

@@ -1,0 +1,342 @@
+//! The known nodes of a cluster, and the slots that they own.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::super::RedisStore;
+use super::super::connect::NodeMaker;
+use super::super::credentials;
+use super::super::listening;
+use super::super::node::Node;
+use super::super::place::NodeAddress;
+use super::map::OwnedRange;
+use super::names::NodeNames;
+use crate::error::{BackendErrorKind, LockError};
+use crate::store::StoreTraits;
+use crate::sync::Mutex;
+use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::key::LockKey;
+use lock_protocol::redirect::Destination;
+use lock_protocol::route::{HashSlot, SlotMap, slot_of};
+
+/// One node: the server itself, and the same server for keys that are on their way to it.
+pub(in crate::redis) struct ClusterNode {
+    pub(super) address: NodeAddress,
+    pub(super) server: RedisStore,
+    /// Its commands follow an `ASKING`.
+    pub(super) asking: RedisStore,
+    /// Held by the call that asks for the epoch.
+    pub(super) epoch_reading: tokio::sync::Mutex<()>,
+}
+
+impl ClusterNode {
+    /// Returns what is known of the server.
+    pub(super) fn server_node(&self) -> Arc<Node> {
+        self.server.client.pool.connector.node()
+    }
+}
+
+/// The nodes of a cluster.
+pub(in crate::redis) struct ClusterNodes {
+    maker: NodeMaker,
+    /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
+    seeds: Vec<NodeAddress>,
+    state: Mutex<KnownNodes>,
+    /// Reads the slot map again.
+    pub(super) wanted: Notify,
+    /// A node became known, or was forgotten.
+    pub(super) changed: Notify,
+    /// A call came after a long time without any.
+    pub(super) used: Notify,
+    /// When the last call came that may give out a token, in nanoseconds of the system's clock.
+    last_use: AtomicU64,
+    /// Held by the call that asks for the names of the nodes.
+    pub(super) names_reading: tokio::sync::Mutex<()>,
+    pub(super) reporter: Arc<Reporter>,
+}
+
+/// For how long after a call the epochs of the nodes are kept up to date.
+const IN_USE: Duration = Duration::from_secs(10);
+
+struct KnownNodes {
+    nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
+    map: SlotMap<NodeAddress>,
+    /// Empty without TLS.
+    names: NodeNames,
+}
+
+impl ClusterNodes {
+    pub(in crate::redis) fn new(
+        maker: NodeMaker,
+        seeds: Vec<NodeAddress>,
+        reporter: Arc<Reporter>,
+    ) -> Self {
+        Self {
+            maker,
+            seeds,
+            state: Mutex::new(KnownNodes {
+                nodes: HashMap::new(),
+                map: SlotMap::default(),
+                names: NodeNames::default(),
+            }),
+            wanted: Notify::new(),
+            changed: Notify::new(),
+            used: Notify::new(),
+            last_use: AtomicU64::new(0),
+            names_reading: tokio::sync::Mutex::new(()),
+            reporter,
+        }
+    }
+
+    pub(super) fn slot(key: &LockKey) -> HashSlot {
+        slot_of(key.as_str().as_bytes())
+    }
+
+    /// Returns the node at an address, and makes it if it is unknown.
+    pub(super) fn node(&self, address: &NodeAddress) -> Arc<ClusterNode> {
+        if let Some(known) = self.state.lock().nodes.get(address) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(ClusterNode {
+            address: address.clone(),
+            server: self.maker.make(address),
+            asking: self.maker.make_asking(address),
+            epoch_reading: tokio::sync::Mutex::new(()),
+        });
+        let known = {
+            let mut state = self.state.lock();
+            let known = state.nodes.entry(address.clone());
+            Arc::clone(known.or_insert_with(|| Arc::clone(&made)))
+        };
+        self.reporter.waking(|| self.changed.notify_one());
+        known
+    }
+
+    /// Returns the owner of a slot.
+    pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<ClusterNode>, LockError> {
+        let owner = self.state.lock().map.owner(slot).cloned();
+        match owner {
+            Some(address) => Ok(self.node(&address)),
+            None => Err(LockError::backend(
+                BackendErrorKind::ClusterDown,
+                "no node of the cluster serves the slot of the lock",
+            )),
+        }
+    }
+
+    /// Returns the address that a reply names. An empty host is that of the node which replied.
+    pub(super) fn address_of(at: &NodeAddress, destination: &Destination) -> NodeAddress {
+        let host = match (destination.host.as_str(), at) {
+            ("" | "?", NodeAddress::Tcp(host, _)) => host.clone(),
+            (host, _) => host.to_owned(),
+        };
+        NodeAddress::Tcp(host, destination.port)
+    }
+
+    /// Returns the address with the name of the node, if a reply has it.
+    pub(super) fn name_of(&self, address: &NodeAddress) -> Option<NodeAddress> {
+        self.state.lock().names.name_of(address).cloned()
+    }
+
+    /// Records the names of nodes, in addition to those of the slot map.
+    pub(super) fn add_names(&self, names: NodeNames) {
+        self.state.lock().names.extend(names);
+    }
+
+    /// Records the owner of one slot, as a node has told it.
+    pub(super) fn set_owner(&self, slot: HashSlot, owner: NodeAddress) {
+        self.node(&owner).server_node().doubt_epoch();
+        self.state.lock().map.set(slot, owner);
+        self.want_refresh();
+    }
+
+    /// Records a call that may give out a token.
+    pub(super) fn use_now(&self) {
+        let was_in_use = self.is_in_use();
+        let now = Clock::System.now().as_nanos();
+        self.last_use.store(now, Ordering::Relaxed);
+        if !was_in_use {
+            self.reporter.waking(|| self.used.notify_one());
+        }
+    }
+
+    /// Returns whether a call came not long ago.
+    pub(super) fn is_in_use(&self) -> bool {
+        let last = Moment::from_nanos(self.last_use.load(Ordering::Relaxed));
+        Clock::System.now().since(last) < IN_USE
+    }
+
+    /// Reads the slot map soon.
+    pub(super) fn want_refresh(&self) {
+        self.reporter.waking(|| self.wanted.notify_one());
+    }
+
+    /// Replaces the slot map, and forgets nodes that own no slot any more.
+    pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>, names: NodeNames) {
+        let map = SlotMap::from_ranges(
+            ranges
+                .into_iter()
+                .map(|range| (range.first, range.last, range.owner)),
+        );
+        let owners: HashSet<NodeAddress> = map.owners().cloned().collect();
+        let forgotten: Vec<_> = {
+            let mut state = self.state.lock();
+            let seeds = &self.seeds;
+            let gone: Vec<_> = state
+                .nodes
+                .keys()
+                .filter(|known| !owners.contains(known) && !seeds.contains(known))
+                .cloned()
+                .collect();
+            for owner in map.gained_since(&state.map) {
+                if let Some(known) = state.nodes.get(owner) {
+                    known.server_node().doubt_epoch();
+                }
+            }
+            state.map = map;
+            state.names = names;
+            gone.iter()
+                .filter_map(|gone| state.nodes.remove(gone))
+                .collect()
+        };
+        for address in &owners {
+            let _made = self.node(address);
+        }
+        if !forgotten.is_empty() {
+            self.reporter.waking(|| self.changed.notify_one());
+        }
+        drop(forgotten);
+    }
+
+    /// Returns the nodes that own slots, in the order of their addresses.
+    pub(super) fn owners(&self) -> Vec<Arc<ClusterNode>> {
+        let mut owners: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        owners.sort_unstable();
+        owners.iter().map(|address| self.node(address)).collect()
+    }
+
+    /// Returns all nodes that are known.
+    pub(super) fn known(&self) -> Vec<Arc<ClusterNode>> {
+        self.state.lock().nodes.values().cloned().collect()
+    }
+
+    /// Returns the addresses to ask for the slot map: nodes that own slots, and the seeds.
+    pub(super) fn candidates(&self) -> Vec<NodeAddress> {
+        let mut candidates: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        let unknown = self.seeds.iter().filter(|seed| !candidates.contains(seed));
+        let unknown: Vec<_> = unknown.cloned().collect();
+        candidates.extend(unknown);
+        candidates
+    }
+
+    /// Renews the logins of all nodes for as long as it is polled.
+    pub(super) async fn renew_logins(&self) {
+        if let Some(source) = self.maker.credentials() {
+            credentials::renew_logins(source).await;
+        }
+    }
+
+    /// Returns whether a waiter of the first node gets notifications.
+    pub(super) async fn can_subscribe(&self, limit: Duration) -> bool {
+        let deadline = Deadline::after(Clock::System, limit);
+        let first = self
+            .state
+            .lock()
+            .map
+            .first_owned()
+            .map(|(slot, at)| (slot, at.clone()));
+        let Some((slot, address)) = first else {
+            return false;
+        };
+        let client = Arc::clone(&self.node(&address).server.client);
+        if !client.pool.connector.can_subscribe() {
+            return false;
+        }
+        match client.pool.for_current_runtime(deadline).await {
+            Ok(connection) => {
+                let run_id = connection.first.run_id;
+                let limit = || deadline.left();
+                let channel = client.channels.slot_up_for(slot, run_id, limit).await;
+                channel.is_some()
+            }
+            Err(_unreachable) => false,
+        }
+    }
+
+    /// Receives the notifications of all nodes for as long as it is polled.
+    pub(super) async fn listen_all(&self) {
+        let mut listening: HashMap<NodeAddress, (Weak<ClusterNode>, AbortHandle)> = HashMap::new();
+        let mut tasks = JoinSet::new();
+        loop {
+            let changed = self.changed.notified();
+            let known = self.known();
+            // Those of forgotten nodes. The others end with this future.
+            while tasks.try_join_next().is_some() {}
+            listening.retain(|_, (node, task)| {
+                let is_known = node
+                    .upgrade()
+                    .is_some_and(|node| known.iter().any(|known| Arc::ptr_eq(known, &node)));
+                if !is_known {
+                    task.abort();
+                }
+                is_known
+            });
+            for node in known {
+                listening.entry(node.address.clone()).or_insert_with(|| {
+                    let client = Arc::clone(&node.server.client);
+                    (
+                        Arc::downgrade(&node),
+                        tasks.spawn(listening::listen(client)),
+                    )
+                });
+            }
+            changed.await;
+        }
+    }
+
+    /// Checks that the owners of slots confirm at all, if the manager wants that. A node that cannot be reached now
+    /// does not count.
+    pub(super) async fn probe_confirmers(&self, limit: Duration) -> Result<(), LockError> {
+        let mut probes = JoinSet::new();
+        for node in self.owners() {
+            probes.spawn(async move {
+                match &node.server.confirmer {
+                    Some(confirmer) => confirmer.probe(limit).await,
+                    None => Ok(()),
+                }
+            });
+        }
+        while let Some(probed) = probes.join_next().await {
+            if let Ok(Err(LockError::Backend(error))) = probed
+                && is_about_settings(error.kind())
+            {
+                return Err(LockError::Backend(error));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn traits(&self) -> StoreTraits {
+        self.maker.traits()
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.maker.has_tls()
+    }
+}
+
+/// Returns whether an operator has to change something before the node confirms.
+fn is_about_settings(kind: BackendErrorKind) -> bool {
+    matches!(
+        kind,
+        BackendErrorKind::Misconfigured
+            | BackendErrorKind::Unsupported
+            | BackendErrorKind::Permission
+    )
+}

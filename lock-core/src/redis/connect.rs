@@ -1,0 +1,372 @@
+//! Makes the store of a place, and connects once, so that a problem is reported now and not at the first
+//! lock.
+
+use std::sync::Arc;
+#[cfg(feature = "sentinel")]
+use std::time::Duration;
+
+use super::RedisStore;
+use super::access::{self, Access, DeploymentKind};
+use super::client::RedisClient;
+use super::confirmer::Confirmer;
+use super::connection::Connection;
+use super::connector::Connector;
+use super::credentials::CredentialSource;
+use super::node::{Node, Whereabouts};
+use super::place::{NodeAddress, Place, Topology};
+use super::{security, url};
+use crate::config::ManagerSettings;
+use crate::config::server::{Security, ServerPlace, SharedProvider};
+use crate::error::texts::clocks_differ;
+use crate::error::{BackendErrorKind, LockError};
+use crate::store::{NotificationSink, Store, StoreTraits};
+use crate::telemetry::Reporter;
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::codec::deadline::SharedDeadlines;
+use lock_protocol::dialect::{CLOCK_TOLERANCE, InvalidDialectReason};
+use lock_protocol::scripts;
+
+/// Makes the stores of single servers. They share the login, the settings and the sinks.
+pub(super) struct NodeMaker {
+    access: Arc<Access>,
+    settings: ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+    deadlines: SharedDeadlines,
+}
+
+impl NodeMaker {
+    /// Makes the store of the server at an address. It has no connection yet.
+    pub(super) fn make(&self, address: &NodeAddress) -> RedisStore {
+        self.at(
+            &Whereabouts::Fixed(Arc::new(Node::new(address.clone()))),
+            |it| it,
+        )
+    }
+
+    /// As [`make`](Self::make), for keys that are on their way to the node.
+    pub(super) fn make_asking(&self, address: &NodeAddress) -> RedisStore {
+        let whereabouts = Whereabouts::Fixed(Arc::new(Node::new(address.clone())));
+        self.at(&whereabouts, Connector::asking)
+    }
+
+    fn at(&self, whereabouts: &Whereabouts, change: fn(Connector) -> Connector) -> RedisStore {
+        let settings = &self.settings;
+        let is_sharded = self.access.kind == DeploymentKind::Cluster;
+        let connector = |scripts| {
+            let (access, reporter) = (Arc::clone(&self.access), Arc::clone(&self.reporter));
+            let timeout = settings.command_timeout;
+            let whereabouts = whereabouts.clone();
+            change(Connector::new(
+                access,
+                whereabouts,
+                timeout,
+                scripts,
+                reporter,
+            ))
+        };
+        let mut scripts = scripts::of(settings.dialect, is_sharded);
+        if self.access.kind == DeploymentKind::Quorum {
+            scripts.push(&scripts::RAISE);
+        }
+        let client = Arc::new(RedisClient::new(
+            [
+                connector(scripts).for_dialect(settings.dialect),
+                connector(Vec::new()),
+            ],
+            settings,
+            self.deadlines.clone(),
+            Arc::clone(&self.notifications),
+            Arc::clone(&self.reporter),
+        ));
+        let confirmer = settings.confirm.map(|confirm| {
+            let connector = connector(vec![&scripts::RENEW]);
+            Confirmer::new(Arc::clone(&client), connector, confirm)
+        });
+        RedisStore {
+            client,
+            confirmer,
+            traits: self.traits(),
+        }
+    }
+
+    /// Returns what a store of these servers can do.
+    pub(super) fn traits(&self) -> StoreTraits {
+        let confirm = self.settings.confirm;
+        StoreTraits {
+            confirms_grants: confirm.is_some(),
+            dialects: confirm.map(|_| InvalidDialectReason::Confirmed),
+            ..StoreTraits::SERVER
+        }
+    }
+
+    pub(super) fn credentials(&self) -> Option<Arc<CredentialSource>> {
+        self.access.credentials.clone()
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.access.tls.is_some()
+    }
+}
+
+/// What the stores of all topologies are made from.
+struct Ingredients<'a> {
+    security: Security,
+    provider: Option<SharedProvider>,
+    settings: &'a ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+    deadline: Deadline,
+}
+
+impl Ingredients<'_> {
+    fn maker(&self, access: Access) -> NodeMaker {
+        NodeMaker {
+            access: Arc::new(access),
+            settings: self.settings.clone(),
+            notifications: Arc::clone(&self.notifications),
+            reporter: Arc::clone(&self.reporter),
+            deadlines: SharedDeadlines::default(),
+        }
+    }
+
+    /// Reads the certificates that the place names, and makes the stores of its servers.
+    async fn maker_for(&self, place: &Place) -> Result<NodeMaker, LockError> {
+        let reading = security::client(place, &self.security);
+        let tls = read_in_time(self.deadline, reading).await?;
+        let provider = self.provider.clone();
+        let access = Access::new(place, tls, provider, self.settings, &self.reporter)?;
+        Ok(self.maker(access))
+    }
+}
+
+/// Connects to the servers of a place.
+pub(crate) async fn connect(
+    place: ServerPlace,
+    security: Security,
+    provider: Option<SharedProvider>,
+    settings: &ManagerSettings,
+    notifications: Arc<dyn NotificationSink>,
+    reporter: Arc<Reporter>,
+) -> Result<Arc<dyn Store>, LockError> {
+    let deadline = Deadline::after(Clock::System, settings.command_timeout);
+    let place = match place {
+        ServerPlace::Url(url) => url::parse(&url)?,
+        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint)?,
+        ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
+    };
+    let ingredients = Ingredients {
+        security,
+        provider,
+        settings,
+        notifications,
+        reporter,
+        deadline,
+    };
+    // In boxes, because each of these futures is large, and only one of them runs.
+    match &place.topology {
+        Topology::Standalone(address) => {
+            let store = ingredients.maker_for(&place).await?.make(address);
+            let connection = store.client.pool.first(deadline.left()).await?;
+            Box::pin(checked(store, &connection, settings, deadline)).await
+        }
+        #[cfg(feature = "sentinel")]
+        Topology::Sentinel(sentinels) => {
+            Box::pin(behind_sentinels(&place, sentinels, &ingredients)).await
+        }
+        #[cfg(feature = "cluster")]
+        Topology::Cluster(seeds) => Box::pin(in_cluster(&place, seeds, ingredients)).await,
+        #[cfg(feature = "quorum")]
+        Topology::Quorum(places) => Box::pin(at_quorum(places, &ingredients)).await,
+        #[cfg(not(feature = "sentinel"))]
+        Topology::Sentinel(_) => Err(needs_feature("Sentinels", "sentinel")),
+        #[cfg(not(feature = "cluster"))]
+        Topology::Cluster(_) => Err(needs_feature("a Redis Cluster", "cluster")),
+        #[cfg(not(feature = "quorum"))]
+        Topology::Quorum(_) => Err(needs_feature("a quorum of servers", "quorum")),
+    }
+}
+
+/// Returns the error of a URL whose topology is not built in.
+#[cfg(not(all(feature = "sentinel", feature = "cluster", feature = "quorum")))]
+fn needs_feature(topology: &str, feature: &str) -> LockError {
+    LockError::advised(
+        BackendErrorKind::InvalidUrl,
+        format!("{topology} in the lock URL: this needs the feature `{feature}` of lock-core"),
+        "enable it in Cargo.toml",
+    )
+}
+
+#[cfg(feature = "sentinel")]
+async fn behind_sentinels(
+    place: &Place,
+    sentinels: &super::place::SentinelPlace,
+    ingredients: &Ingredients<'_>,
+) -> Result<Arc<dyn Store>, LockError> {
+    let maker = ingredients.maker_for(place).await?;
+    let tls = maker.access.tls.clone().filter(|_| sentinels.tls);
+    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
+    let watch = super::sentinel::SentinelWatch::begin(
+        sentinels.clone(),
+        tls,
+        Arc::clone(&ingredients.reporter),
+        settings.command_timeout,
+        deadline.left(),
+    );
+    let whereabouts = Whereabouts::sentinel(watch.await?)?;
+    let store = maker.at(&whereabouts, |it| it);
+    let connection = first_behind_sentinels(&store.client, deadline).await?;
+    checked(store, &connection, settings, deadline).await
+}
+
+#[cfg(feature = "cluster")]
+async fn in_cluster(
+    place: &Place,
+    seeds: &[NodeAddress],
+    ingredients: Ingredients<'_>,
+) -> Result<Arc<dyn Store>, LockError> {
+    use super::cluster::{ClusterNodes, ClusterStore};
+
+    let maker = ingredients.maker_for(place).await?;
+    let nodes = ClusterNodes::new(maker, seeds.to_vec(), ingredients.reporter);
+    let store = ClusterStore::begin(nodes, ingredients.deadline.left()).await?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(feature = "quorum")]
+async fn at_quorum(
+    places: &[Place],
+    ingredients: &Ingredients<'_>,
+) -> Result<Arc<dyn Store>, LockError> {
+    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
+    if settings.confirm.is_some() {
+        return Err(LockError::InvalidSetting {
+            setting: "confirm",
+            value: "at a quorum".into(),
+            advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+        });
+    }
+    let reading = security::clients(places, &ingredients.security);
+    let tls = read_in_time(deadline, reading).await?;
+    let make = |place: &Place| {
+        let Topology::Standalone(address) = &place.topology else {
+            return Err(LockError::advised(
+                BackendErrorKind::InvalidUrl,
+                "a server of the quorum is not a single server",
+                "use redis+quorum:// with single servers",
+            ));
+        };
+        let of_place = |(files, _): &&(_, _)| Some(files) == place.tls.as_ref();
+        let tls = tls.iter().find(of_place);
+        let tls = tls.map(|(_, tls)| super::dial::SharedTls::clone(tls));
+        let provider = ingredients.provider.clone();
+        let access = Access::new(place, tls, provider, settings, &ingredients.reporter)?;
+        Ok(ingredients.maker(access.in_quorum()).make(address))
+    };
+    let servers = places.iter().map(make).collect::<Result<_, LockError>>()?;
+    let reporter = &ingredients.reporter;
+    let store = super::quorum::QuorumStore::connect(servers, settings, reporter, deadline);
+    Ok(Arc::new(store.await?))
+}
+
+/// Checks that the primary of the first connection has what the settings need.
+async fn checked(
+    store: RedisStore,
+    connection: &Connection,
+    settings: &ManagerSettings,
+    deadline: Deadline,
+) -> Result<Arc<dyn Store>, LockError> {
+    store.client.server_changed_at(connection);
+    if let Some(confirmer) = &store.confirmer {
+        confirmer.probe(deadline.left()).await?;
+    }
+    if settings.dialect.capabilities().needs_clocks {
+        let difference = connection.clock_difference;
+        if difference > CLOCK_TOLERANCE {
+            return Err(clocks_differ(&format!("{difference:?}")));
+        }
+    }
+    Ok(Arc::new(store))
+}
+
+/// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
+#[cfg(feature = "sentinel")]
+async fn first_behind_sentinels(
+    client: &RedisClient,
+    deadline: Deadline,
+) -> Result<Arc<Connection>, LockError> {
+    /// Long enough for the next step of a failover.
+    const PAUSE: Duration = Duration::from_millis(50);
+    loop {
+        let error = match client.pool.first(deadline.left()).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        let watch = client.pool.connector.whereabouts.watch();
+        let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
+            return Err(error);
+        };
+        tokio::time::sleep(PAUSE).await;
+        // The error of the primary says more than that of the Sentinels.
+        let _known = watch.discover(deadline.left()).await;
+    }
+}
+
+/// Bounds the reading of certificates, whose files may be on a network, or be pipes.
+async fn read_in_time<T>(
+    deadline: Deadline,
+    reading: impl Future<Output = Result<T, LockError>>,
+) -> Result<T, LockError> {
+    let read = tokio::time::timeout(deadline.left(), reading).await;
+    read.unwrap_or_else(|_elapsed| {
+        Err(LockError::advised(
+            BackendErrorKind::TimedOut,
+            "the files of the certificates were not read in time",
+            "name regular files on a local disk, or give the bytes to `Tls`",
+        ))
+    })
+}
+
+/// `.ci/run` runs it without the features.
+#[cfg(all(
+    test,
+    not(all(feature = "sentinel", feature = "cluster", feature = "quorum"))
+))]
+mod tests {
+    use crate::{BackendErrorKind, LockError, LockManager};
+
+    #[tokio::test]
+    async fn url_of_a_topology_that_is_not_built_in_names_the_feature() {
+        let (sentinel, cluster, quorum) = (
+            cfg!(feature = "sentinel"),
+            cfg!(feature = "cluster"),
+            cfg!(feature = "quorum"),
+        );
+        for (url, feature, is_enabled) in [
+            ("redis+sentinel://h/service", "sentinel", sentinel),
+            (
+                "redis-sentinel://h?sentinelMasterId=m",
+                "sentinel",
+                sentinel,
+            ),
+            ("redis+cluster://h", "cluster", cluster),
+            ("redis-cluster://h", "cluster", cluster),
+            ("redis+quorum://a,b,c", "quorum", quorum),
+        ] {
+            if is_enabled {
+                continue;
+            }
+            let error = LockManager::connect(url).await.expect_err("is refused");
+            let LockError::Backend(backend) = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(backend.kind(), BackendErrorKind::InvalidUrl);
+            let text = error.to_string();
+            assert!(
+                text.contains(&format!("needs the feature `{feature}`")),
+                "{text}"
+            );
+            assert!(text.contains("enable it in Cargo.toml"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! One connection for each runtime that uses locks.
+//!
+//! The driver of a connection is a task of the runtime that opened it, and ends with that runtime.
+//! So runtimes never share a connection, and the pool forgets a runtime when it ends.
+//!
+//! A separate task connects, one at a time for each runtime. A caller may stop waiting for it; the
+//! task continues for the next caller. All waiting callers share its outcome. After a failure, and
+//! after a connection that broke at once, the task tries again as long as a caller waits. The
+//! pause before each try doubles.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{Notify, oneshot};
+
+use super::connection::Connection;
+use super::connector::Connector;
+use crate::error::LockError;
+use crate::store::Reach;
+use crate::sync::{Mutex, Process, assert_no_mutex_held};
+use crate::telemetry::Reporter;
+use lock_protocol::acquisition::Origin;
+use lock_protocol::backoff::{Backoff, Jitter};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+
+/// A connection that lived this long resets the backoff.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// The connections of all runtimes.
+pub(super) struct Pool {
+    pub(super) connector: Arc<Connector>,
+    runtimes: Arc<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
+    last_seen: Arc<LastSeen>,
+    process: Process,
+}
+
+/// The latest results of connecting, over all runtimes.
+#[derive(Default)]
+struct LastSeen {
+    /// The latest run id of the server. Connections to an earlier server process are dropped.
+    run_id: AtomicU64,
+    /// The latest attempt to connect failed.
+    is_down: AtomicBool,
+}
+
+struct RuntimeConnection {
+    state: Mutex<DialState>,
+    /// Wakes callers when there is a connection, or an error that waiting does not cure.
+    outcome_known: Notify,
+    process: Process,
+    /// Dropping it ends the task that waits for the end of the runtime.
+    _open: oneshot::Sender<()>,
+}
+
+struct DialState {
+    current: Option<Arc<Connection>>,
+    /// A task of the runtime is connecting.
+    is_dialing: bool,
+    /// That task was dropped before it finished: its runtime is shutting down.
+    was_dropped: bool,
+    /// The number of callers that wait for a connection.
+    waiting: usize,
+    /// When the current connection was made; `None` once a replacement has been started.
+    connected_at: Option<Moment>,
+    /// The error of the latest attempt to connect, if it failed.
+    failure: Option<LockError>,
+    /// The earliest time of the next attempt.
+    again_at: Moment,
+    backoff: Backoff,
+}
+
+impl Pool {
+    pub(super) fn new(connector: Connector) -> Self {
+        Self {
+            connector: Arc::new(connector),
+            runtimes: Arc::default(),
+            last_seen: Arc::default(),
+            process: Process::current(),
+        }
+    }
+
+    /// Returns the connection of the calling runtime, and opens one if none works. Waits until the deadline; after
+    /// that it returns the latest error.
+    ///
+    /// # Cancel safety
+    /// Connecting continues for other callers.
+    pub(super) async fn for_current_runtime(
+        &self,
+        deadline: Deadline,
+    ) -> Result<Arc<Connection>, LockError> {
+        let runtime = self.for_runtime()?;
+        if let Some(connection) = self.usable(&runtime) {
+            return Ok(connection);
+        }
+        let waiting_caller = WaitingCaller::at(&runtime);
+        let connected = async {
+            loop {
+                // Created before the check, so that no notification is missed in between.
+                let outcome_known = runtime.outcome_known.notified();
+                if let Some(connection) = self.usable(&runtime) {
+                    return Ok(connection);
+                }
+                if let Some(error) = runtime.lasting_failure() {
+                    return Err(error);
+                }
+                self.dial(&runtime);
+                // While a runtime shuts down, `spawn` drops the task before it returns.
+                if runtime.state.lock().was_dropped {
+                    return Err(LockError::NoRuntime);
+                }
+                outcome_known.await;
+            }
+        };
+        let outcome = tokio::time::timeout(deadline.left(), connected).await;
+        drop(waiting_caller);
+        if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
+            // Ends the poll, so that the runtime can drop this task too. A timer cannot do it:
+            // timers panic during shutdown.
+            tokio::task::yield_now().await;
+        }
+        outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&runtime)))
+    }
+
+    /// Returns whether the latest attempt to connect failed, in any runtime.
+    pub(super) fn seems_down(&self) -> bool {
+        self.last_seen.is_down.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether calls from the calling runtime would reach the server.
+    pub(super) fn reach(&self) -> Reach {
+        if self.is_connected() {
+            Reach::Connected
+        } else if self.seems_down() {
+            Reach::Down
+        } else {
+            Reach::NotYet
+        }
+    }
+
+    /// Returns whether the calling runtime has a connection that works.
+    pub(super) fn is_connected(&self) -> bool {
+        let runtime = self.for_runtime();
+        runtime.is_ok_and(|runtime| self.usable(&runtime).is_some())
+    }
+
+    /// Returns whether any runtime has a connection that works.
+    pub(super) fn is_any_connected(&self) -> bool {
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        runtimes
+            .iter()
+            .any(|runtime| self.usable(runtime).is_some())
+    }
+
+    /// Opens the first connection of a manager, and returns an error at once.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
+        let connection = Arc::new(self.connector.connect(limit).await?);
+        self.connector.registers(&connection);
+        self.saw_run_id(connection.first.run_id);
+        connection.report.connected(false);
+        let runtime = self.for_runtime()?;
+        let replaced = runtime
+            .state
+            .lock()
+            .current
+            .replace(Arc::clone(&connection));
+        drop(replaced);
+        Ok(connection)
+    }
+
+    /// Returns the connection with this origin, if it still works.
+    pub(super) fn by_origin(&self, origin: Origin) -> Option<Arc<Connection>> {
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        runtimes
+            .iter()
+            .filter_map(|runtime| runtime.current())
+            .find(|connection| connection.origin == origin && !connection.is_broken())
+    }
+
+    /// Stops using the connections to an earlier primary.
+    pub(super) fn retire_older(&self) {
+        let generation = self.connector.whereabouts.generation();
+        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
+        for connection in runtimes.iter().filter_map(|runtime| runtime.current()) {
+            if connection.node.generation < generation {
+                connection.retire();
+            }
+        }
+    }
+
+    /// Records the run id that a new connection of any kind has seen.
+    pub(super) fn saw_run_id(&self, run_id: u64) {
+        self.last_seen.run_id.store(run_id, Ordering::Relaxed);
+    }
+
+    fn usable(&self, runtime: &RuntimeConnection) -> Option<Arc<Connection>> {
+        let newest = self.last_seen.run_id.load(Ordering::Relaxed);
+        let generation = self.connector.whereabouts.generation();
+        runtime.current().filter(|connection| {
+            !connection.is_broken()
+                && connection.first.run_id == newest
+                && connection.node.generation == generation
+        })
+    }
+
+    fn last_failure(&self, runtime: &RuntimeConnection) -> LockError {
+        let known = runtime.state.lock().failure.clone();
+        known.unwrap_or_else(|| self.connector.no_answer())
+    }
+
+    /// Starts the task that connects, unless it is running.
+    fn dial(&self, runtime: &Arc<RuntimeConnection>) {
+        let mut replaced = None;
+        {
+            let now = Clock::System.now();
+            let current = runtime.current();
+            let has_answered = current
+                .as_ref()
+                .is_some_and(|current| current.has_answered());
+            let broken_by = current.and_then(|current| current.broken_by());
+            let mut state = runtime.state.lock();
+            if state.is_dialing {
+                return;
+            }
+            state.is_dialing = true;
+            state.was_dropped = false;
+            if let Some(at) = state.connected_at.take() {
+                let is_steady = now.since(at) >= STEADY;
+                // The server may accept connections and reject each command.
+                if is_steady || has_answered {
+                    state.backoff.reset();
+                }
+                if !is_steady {
+                    state.again_at = now.plus(state.backoff.pause());
+                }
+                replaced = std::mem::replace(&mut state.failure, broken_by);
+            }
+        }
+        drop(replaced);
+        let dialing = Dialing {
+            runtime: Arc::clone(runtime),
+            reporter: Arc::clone(&self.connector.reporter),
+            is_over: false,
+        };
+        let connector = Arc::clone(&self.connector);
+        let last_seen = Arc::clone(&self.last_seen);
+        assert_no_mutex_held();
+        tokio::spawn(dialing.run(connector, last_seen));
+    }
+
+    fn for_runtime(&self) -> Result<Arc<RuntimeConnection>, LockError> {
+        let handle = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
+        let known = self.runtimes.lock().get(&handle.id()).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let (open, closed) = oneshot::channel();
+        let runtime = {
+            let mut runtimes = self.runtimes.lock();
+            if let Some(known) = runtimes.get(&handle.id()) {
+                return Ok(Arc::clone(known));
+            }
+            let runtime = Arc::new(RuntimeConnection {
+                state: Mutex::new(DialState {
+                    current: None,
+                    is_dialing: false,
+                    was_dropped: false,
+                    waiting: 0,
+                    connected_at: None,
+                    failure: None,
+                    again_at: Clock::System.now(),
+                    backoff: Backoff::new(Jitter::from_os()),
+                }),
+                outcome_known: Notify::new(),
+                process: self.process,
+                _open: open,
+            });
+            runtimes.insert(handle.id(), Arc::clone(&runtime));
+            runtime
+        };
+        let leave = ForgetRuntime {
+            runtimes: Arc::downgrade(&self.runtimes),
+            runtime: handle.id(),
+            process: self.process,
+        };
+        // While a runtime shuts down, `spawn` drops the task at once, and the connection with it.
+        assert_no_mutex_held();
+        handle.spawn(async move {
+            let _leave = leave;
+            let _closed = closed.await;
+        });
+        Ok(runtime)
+    }
+}
+
+impl RuntimeConnection {
+    fn current(&self) -> Option<Arc<Connection>> {
+        self.state.lock().current.clone()
+    }
+
+    /// Returns an error that another attempt does not cure, while it is recent.
+    fn lasting_failure(&self) -> Option<LockError> {
+        let now = Clock::System.now();
+        let state = self.state.lock();
+        let failure = state.failure.as_ref()?;
+        let is_lasting = !failure.is_retryable() && now < state.again_at;
+        is_lasting.then(|| failure.clone())
+    }
+}
+
+/// Counts one caller that waits for a connection.
+struct WaitingCaller<'a> {
+    runtime: &'a RuntimeConnection,
+}
+
+impl<'a> WaitingCaller<'a> {
+    fn at(runtime: &'a RuntimeConnection) -> Self {
+        runtime.state.lock().waiting += 1;
+        Self { runtime }
+    }
+}
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        if self.runtime.process.is_current() {
+            self.runtime.state.lock().waiting -= 1;
+        }
+    }
+}
+
+/// The task that connects. It ends with a connection, with an error that another attempt does not
+/// cure, or when no caller waits any more.
+struct Dialing {
+    runtime: Arc<RuntimeConnection>,
+    reporter: Arc<Reporter>,
+    /// Finished: another task may be connecting by now.
+    is_over: bool,
+}
+
+impl Dialing {
+    async fn run(mut self, connector: Arc<Connector>, last_seen: Arc<LastSeen>) {
+        loop {
+            let pause = {
+                let again_at = self.runtime.state.lock().again_at;
+                again_at.since(Clock::System.now())
+            };
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            match connector.connect(Duration::MAX).await {
+                Ok(connection) => {
+                    let run_id = connection.first.run_id;
+                    last_seen.run_id.store(run_id, Ordering::Relaxed);
+                    last_seen.is_down.store(false, Ordering::Relaxed);
+                    let connection = Arc::new(connection);
+                    connector.registers(&connection);
+                    self.succeeded(connection);
+                }
+                Err(error) => {
+                    last_seen.is_down.store(true, Ordering::Relaxed);
+                    self.failed(error);
+                }
+            }
+            if self.is_over {
+                return;
+            }
+        }
+    }
+
+    fn succeeded(&mut self, connection: Arc<Connection>) {
+        let now = Clock::System.now();
+        let report = connection.report.clone();
+        let replaced = {
+            let mut state = self.runtime.state.lock();
+            state.is_dialing = false;
+            state.connected_at = Some(now);
+            let connection = state.current.replace(connection);
+            (connection, state.failure.take())
+        };
+        self.is_over = true;
+        let is_reconnect = replaced.0.is_some();
+        drop(replaced);
+        report.connected(is_reconnect);
+    }
+
+    fn failed(&mut self, error: LockError) {
+        let lasts = !error.is_retryable();
+        let now = Clock::System.now();
+        let (is_last, replaced) = {
+            let mut state = self.runtime.state.lock();
+            state.again_at = now.plus(state.backoff.pause());
+            let replaced = state.failure.replace(error);
+            let is_last = lasts || state.waiting == 0;
+            // Under the same lock as the count of waiting callers: the next caller starts a new
+            // task.
+            state.is_dialing = !is_last;
+            (is_last, replaced)
+        };
+        self.is_over = is_last;
+        drop(replaced);
+    }
+}
+
+impl Drop for Dialing {
+    /// Also runs when the runtime ends meanwhile, or when the task panicked.
+    fn drop(&mut self) {
+        if !self.runtime.process.is_current() {
+            return;
+        }
+        if !self.is_over {
+            let mut state = self.runtime.state.lock();
+            state.is_dialing = false;
+            state.was_dropped = true;
+        }
+        let outcome_known = &self.runtime.outcome_known;
+        self.reporter.waking(|| outcome_known.notify_waiters());
+    }
+}
+
+/// Forgets a runtime. A task of that runtime owns it, so it is dropped with the runtime.
+struct ForgetRuntime {
+    runtimes: Weak<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
+    runtime: Id,
+    process: Process,
+}
+
+impl Drop for ForgetRuntime {
+    fn drop(&mut self) {
+        if let Some(runtimes) = self.runtimes.upgrade()
+            && self.process.is_current()
+        {
+            let runtime = runtimes.lock().remove(&self.runtime);
+            // After the mutex is released: this may drop the driver of the connection.
+            drop(runtime);
+        }
+    }
+}

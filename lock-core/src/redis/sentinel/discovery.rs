@@ -1,0 +1,115 @@
+//! Asks all Sentinels at once, when a manager connects.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::SentinelWatch;
+use super::link::{REPLY, SentinelLink};
+use crate::error::{BackendErrorKind, LockError};
+use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::primary::{KnownPrimary, PrimaryChoice, choose};
+
+impl SentinelWatch {
+    /// Asks all known Sentinels. After the first reply, the others have as long as a question takes: one of them
+    /// may know of a later failover.
+    pub(in crate::redis) async fn discover(&self, limit: Duration) -> Result<(), LockError> {
+        let deadline = Deadline::after(Clock::System, limit);
+        let mut asked = JoinSet::new();
+        let addresses = self.state.lock().sentinels.addresses();
+        for address in addresses {
+            let access = self.sentinels.clone();
+            let service = self.service.clone();
+            asked.spawn(async move {
+                let mut link = SentinelLink::new(address.clone(), access, service);
+                let reply = tokio::time::timeout(deadline.left(), link.ask(limit)).await;
+                let reply = reply.unwrap_or_else(|_elapsed| Err(link.timed_out()));
+                (address, reply)
+            });
+        }
+        let mut failures = Vec::new();
+        let mut replies = Vec::new();
+        let mut others: Option<Deadline> = None;
+        loop {
+            let joined = match others {
+                // The limits of the questions end this wait.
+                None => asked.join_next().await,
+                Some(others) => {
+                    let joined = tokio::time::timeout(others.left(), asked.join_next()).await;
+                    joined.unwrap_or_default()
+                }
+            };
+            let Some(joined) = joined else { break };
+            match joined {
+                Ok((address, Ok(reply))) => {
+                    others = others.or_else(|| Some(Deadline::after(Clock::System, REPLY)));
+                    replies.push((address, reply));
+                }
+                Ok((_, Err(error))) => failures.push(error),
+                Err(_ended) => return Err(LockError::NoRuntime),
+            }
+        }
+        let now = Clock::System.now();
+        let best = {
+            let mut state = self.state.lock();
+            for (address, reply) in replies {
+                state.sentinels.replied(&address, Some(reply));
+            }
+            state.sentinels.replies(now)
+        };
+        let is_known = self.node().is_some();
+        match choose(None, KnownPrimary::Usable, &best) {
+            PrimaryChoice::Keep => Err(self.not_found(failures)),
+            PrimaryChoice::Switch(announced) | PrimaryChoice::Reset(announced) if !is_known => {
+                self.state.lock().set(announced);
+                Ok(())
+            }
+            _ => {
+                self.decide(now);
+                Ok(())
+            }
+        }
+    }
+
+    /// The error of a watch that has never known a primary.
+    pub(in crate::redis) fn unknown_primary(&self) -> LockError {
+        self.not_found(Vec::new())
+    }
+
+    /// Returns the error of a service without a known primary. A reason that waiting does not cure goes
+    /// first.
+    fn not_found(&self, failures: Vec<LockError>) -> LockError {
+        let mut failures = failures;
+        // A Sentinel that replies says more than one that cannot be reached.
+        if let Some(at) = failures.iter().position(is_unknown_service) {
+            return failures.swap_remove(at);
+        }
+        failures.sort_by_key(LockError::is_retryable);
+        match failures.into_iter().next() {
+            Some(error) if !error.is_retryable() => error,
+            Some(error) => self.no_reply(error),
+            None => LockError::backend(
+                BackendErrorKind::NoPrimary,
+                format!("the service `{}` has no Sentinel", self.service),
+            ),
+        }
+    }
+
+    /// Returns the error of Sentinels that do not reply. A wrong guess about TLS looks so.
+    fn no_reply(&self, cause: LockError) -> LockError {
+        let text = format!("no Sentinel of the service `{}` replies", self.service);
+        let advice = if self.sentinels.tls.is_some() {
+            "check the Sentinels; if they do not speak TLS, add `sentinel_tls=false` to the URL"
+        } else {
+            "check the Sentinels; if they speak TLS, use rediss+sentinel:// without `sentinel_tls=false`"
+        };
+        match LockError::caused(BackendErrorKind::NoPrimary, text, cause) {
+            LockError::Backend(error) => LockError::Backend(error.with_advice(advice)),
+            other => other,
+        }
+    }
+}
+
+fn is_unknown_service(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::NoPrimary)
+}

@@ -1,0 +1,462 @@
+//! The seam between the runtime and what keeps the locks: a server, several servers, or this process.
+//!
+//! Each operation is a [`Call`] whose outcome the store writes into it. There is no other way to a lock, so a new
+//! operation is a new kind of [`Op`], and not a method of each store.
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::error::LockError;
+use crate::sync::caught;
+use crate::telemetry::{PanicSource, Reporter, ServerAddress};
+use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
+use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::clock::{Clock, Deadline, Moment};
+#[cfg(feature = "redis")]
+use lock_protocol::codec::Lane;
+#[cfg(feature = "cluster")]
+use lock_protocol::codec::OpState;
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::inspection::{InspectDetail, InspectReply, ReadTime, ScanPart, ScanRequest};
+use lock_protocol::key::LockKey;
+use lock_protocol::lock_state::{ForceReply, ForceRequest};
+use lock_protocol::mailbox::Notification;
+pub(crate) use lock_protocol::op::Renewal;
+use lock_protocol::op::{Expiry, Op, OpKind, Outcome};
+use lock_protocol::owner_id::{OwnerId, ShortId};
+#[cfg(feature = "redis")]
+use lock_protocol::resp::ScriptsBy;
+
+/// The name of the background worker's thread. Connections that open on it belong to the worker.
+pub(crate) const WORKER_THREAD: &str = "lock-background";
+
+/// The pause before something is repeated after a panic, because the cause may repeat at once.
+pub(crate) const AFTER_PANIC: Duration = Duration::from_millis(20);
+
+/// A boxed future, so that a store can be a trait object.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Keeps locks.
+pub(crate) trait Store: Send + Sync + 'static {
+    /// Returns what the store can do. It never changes.
+    fn traits(&self) -> &StoreTraits;
+
+    /// Runs the calls, and writes an outcome into each. Takes at most until the deadline.
+    ///
+    /// An acquire records what a cancel has to undo before anything is sent. So after any end, also of a dropped
+    /// future, its [`SentAcquires`](lock_protocol::acquisition::SentAcquires) says what may be on the server. Only in a
+    /// set an acquire may have no outcome: the calls ended before it, or it was released again.
+    fn call<'a, 'c: 'a, 'o: 'c>(
+        &'a self,
+        calls: &'a mut [&'c mut Call<'o>],
+        together: Together,
+        deadline: Deadline,
+    ) -> Boxed<'a, ()>;
+
+    /// Releases without waiting, outside of any runtime. Only for a store that [needs no
+    /// worker](StoreTraits::needs_worker); with one, the worker releases.
+    fn release_now(&self, _request: &ReleaseRequest) {}
+
+    /// Returns whether releases of this lock may go out together with others.
+    fn joins_batches(&self, _key: &LockKey) -> bool {
+        true
+    }
+
+    /// Returns whether calls from this runtime would reach a server, without IO. Each acquire asks.
+    fn reach(&self) -> Reach;
+
+    /// Returns what is known about the connections, without IO.
+    fn status(&self) -> StoreStatus;
+
+    /// Returns the address of the server, for telemetry. A store in this process has none.
+    fn server(&self) -> Option<Arc<ServerAddress>> {
+        None
+    }
+
+    /// Returns whether waiters of the key are notified, in its dialect. Subscribes if no waiter has needed it yet,
+    /// which takes at most `limit`.
+    fn notifies<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool>;
+
+    /// Waits at most until `until` for a connection of the calling runtime. Returns the last error
+    /// when time runs out, or at once when waiting cannot help.
+    fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
+
+    /// Receives messages, and follows the servers, for as long as the future is polled.
+    fn listen(&self) -> Boxed<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Waits until no release is under way. A release may go on after its outcome is known.
+    fn drained(&self) -> Boxed<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// What a store can do.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreTraits {
+    pub(crate) clock: Clock,
+    /// Leases end, so a background worker has to renew them. Without a worker, a lock lives as long as its guard.
+    pub(crate) needs_worker: bool,
+    /// Several holders may have a lock together.
+    pub(crate) shared_kinds: bool,
+    /// A lock that a notification granted needs a renewal before it counts.
+    pub(crate) confirms_grants: bool,
+    /// Why some dialects can't be used; `None` if all can.
+    pub(crate) dialects: Option<InvalidDialectReason>,
+    /// The longest ttl; `None` if there is no limit.
+    pub(crate) quarantine: Option<Duration>,
+}
+
+impl StoreTraits {
+    /// A store that has locks of all dialects and kinds on a server.
+    pub(crate) const SERVER: Self = Self {
+        clock: Clock::System,
+        needs_worker: true,
+        shared_kinds: true,
+        confirms_grants: false,
+        dialects: None,
+        quarantine: None,
+    };
+
+    /// Checks that the store has locks in this dialect.
+    pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
+        let capabilities = dialect.capabilities();
+        let is_possible = match self.dialects {
+            Some(InvalidDialectReason::NoServer) => capabilities.in_memory,
+            Some(InvalidDialectReason::InQuorum) => capabilities.in_quorum,
+            Some(InvalidDialectReason::Confirmed) => dialect.scheme().is_none(),
+            _ => true,
+        };
+        self.dialects.filter(|_| !is_possible).map_or(Ok(()), Err)
+    }
+
+    /// Checks that a restarted server of a quorum doesn't count before a lease with this ttl has ended.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), LockError> {
+        let Some(quarantine) = self.quarantine.filter(|longest| ttl > *longest) else {
+            return Ok(());
+        };
+        Err(LockError::InvalidSetting {
+            setting: "quarantine",
+            value: format!("{quarantine:?}").into(),
+            advice: format!("use at least the ttl, which is {ttl:?}, or a shorter ttl").into(),
+        })
+    }
+}
+
+/// How the calls of one batch depend on each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// Not at all.
+    Each,
+    /// They acquire the locks of a set that waits: in this order, up to the first lock that the caller doesn't get.
+    InOrder,
+    /// They acquire the locks of a set in one attempt: all of them, or the outcome of one says why not. The others have
+    /// no outcome then.
+    AllOrNone,
+}
+
+/// Whether calls would reach a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The calling runtime has a connection that works.
+    Connected,
+    /// It has none yet, and nothing says that it could not have one.
+    NotYet,
+    /// It has none, and the latest attempt of any runtime to connect has failed. Callers then wait for a connection
+    /// before they do anything else.
+    Down,
+}
+
+/// What a store knows about its connections.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreStatus {
+    /// Any connection for commands works.
+    pub(crate) connected: bool,
+    /// Notifications arrive.
+    pub(crate) subscribed: bool,
+    /// How long ago the youngest command with a reply was sent.
+    pub(crate) last_reply: Option<Duration>,
+    pub(crate) server_version: Option<Arc<str>>,
+}
+
+/// Where a store delivers notifications.
+pub(crate) trait NotificationSink: Send + Sync + 'static {
+    /// Notifies the waiter with that owner id. Returns whether such a waiter exists.
+    fn notify(&self, owner_id: OwnerId, notification: Notification) -> bool;
+
+    /// Notifies all waiters whose owner ids begin with `short`; usually there is only one. Returns
+    /// whether there is any.
+    fn notify_by_short_id(&self, short: ShortId, notification: Notification) -> bool;
+
+    /// Records a message that a lock of this key was released, in a dialect whose messages are for all waiters.
+    /// Makes the first waiter of the key poll, and a guard that holds the lock renew. Returns whether there is such
+    /// a waiter.
+    fn notify_released(&self, key: &str) -> bool;
+
+    /// Makes all waiters poll the server.
+    fn poll_all(&self);
+
+    /// Makes all leases be renewed soon: another server is the primary, and has to confirm them.
+    fn renew_all(&self);
+}
+
+/// One operation on its way. The caller keeps it, so a caller that stops waiting finds in it what was sent.
+pub(crate) struct Call<'a> {
+    pub(crate) op: Op<'a>,
+    /// `None` until the store has executed or refused it, or something has prevented that.
+    pub(crate) outcome: Option<Result<Outcome, LockError>>,
+    #[cfg(feature = "redis")]
+    pub(crate) run: Running,
+}
+
+/// What a server's runner keeps of a call.
+#[cfg(feature = "redis")]
+pub(crate) struct Running {
+    /// How its commands name their scripts.
+    pub(crate) scripts: ScriptsBy,
+    /// How many commands it has in the exchange that is under way.
+    pub(crate) commands: u32,
+    pub(crate) lane: Lane,
+    /// Whether messages on the channel of its key arrive, and its name, once it has waited for that. In a box, because
+    /// few calls wait.
+    pub(crate) channel: Option<Box<(bool, Arc<str>)>>,
+}
+
+#[cfg(feature = "redis")]
+impl Default for Running {
+    fn default() -> Self {
+        Self {
+            scripts: ScriptsBy::Hash,
+            commands: 0,
+            lane: Lane::Shared,
+            channel: None,
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(kind: OpKind<'a>) -> Self {
+        Self {
+            op: Op::new(kind),
+            outcome: None,
+            #[cfg(feature = "redis")]
+            run: Running::default(),
+        }
+    }
+
+    /// Takes back the outcome, and begins again at another server. What an acquire has recorded stays.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn begin_again(&mut self) {
+        self.op.state = OpState::New;
+        self.outcome = None;
+        self.run = Running::default();
+    }
+
+    /// The renewal of a lease that needs no acknowledgment.
+    pub(crate) fn renew(renewal: &'a Renewal) -> Self {
+        Self::new(OpKind::Renew(renewal, Expiry::WhereNeeded))
+    }
+
+    /// Returns whether the caller has the lock.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(
+            self.outcome,
+            Some(Ok(Outcome::Acquired(AcquireOutcome::Held { .. })))
+        )
+    }
+
+    /// Returns the error, if the call has failed.
+    pub(crate) fn error(&self) -> Option<&LockError> {
+        self.outcome.as_ref()?.as_ref().err()
+    }
+
+    pub(crate) fn acquired(self) -> Result<AcquireOutcome, LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Acquired(outcome))) => Ok(outcome),
+            other => Err(error_of(other)),
+        }
+    }
+
+    pub(crate) fn renewed(self) -> Result<RenewOutcome, LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Renewed(outcome))) => Ok(outcome),
+            other => Err(error_of(other)),
+        }
+    }
+
+    pub(crate) fn released(self) -> Result<ReleaseOutcome, LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Released(outcome))) => Ok(outcome),
+            other => Err(error_of(other)),
+        }
+    }
+
+    pub(crate) fn inspected(self) -> Result<InspectReply, LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Inspected(found))) => Ok(*found),
+            other => Err(error_of(other)),
+        }
+    }
+
+    pub(crate) fn forced(self) -> Result<(ReadTime, ForceReply), LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Forced(time, reply))) => Ok((time, *reply)),
+            other => Err(error_of(other)),
+        }
+    }
+
+    pub(crate) fn scanned(self) -> Result<ScanPart, LockError> {
+        match self.outcome {
+            Some(Ok(Outcome::Scanned(part))) => Ok(*part),
+            other => Err(error_of(other)),
+        }
+    }
+}
+
+/// Returns the error of a call that has no outcome of its kind. Without any outcome, its time ran out unsent.
+fn error_of(outcome: Option<Result<Outcome, LockError>>) -> LockError {
+    match outcome {
+        Some(Err(error)) => error,
+        Some(Ok(_)) => LockError::unreadable(),
+        None => LockError::unsent(),
+    }
+}
+
+/// Checks for a tokio runtime: waiting needs its timers, and a server connection its sockets.
+pub(crate) fn check_runtime() -> Result<(), LockError> {
+    Handle::try_current().map_or(Err(LockError::NoRuntime), |_| Ok(()))
+}
+
+/// Ends all calls with this error.
+pub(crate) fn fail_all(calls: &mut [&mut Call<'_>], error: &LockError) {
+    for call in calls {
+        call.outcome = Some(Err(error.clone()));
+    }
+}
+
+/// Returns whether a set that is acquired in parts ends behind the calls of this part: the caller doesn't get one of
+/// their locks. The locks of earlier parts stay. A set of single attempts has to release them, so they lose their
+/// outcomes.
+pub(crate) fn ends_set(
+    calls: &mut [&mut Call<'_>],
+    part: Range<usize>,
+    together: Together,
+) -> bool {
+    let begins_at = part.start;
+    if together == Together::Each || calls[part].iter().all(|call| call.is_held()) {
+        return false;
+    }
+    if together == Together::AllOrNone {
+        for call in &mut calls[..begins_at] {
+            call.outcome = None;
+        }
+    }
+    true
+}
+
+/// Runs a part of what a store listens to. A panic in it, such as one in a tracing subscriber, is counted, and the part
+/// begins again; the other parts go on.
+pub(crate) async fn supervised<'a>(reporter: &Reporter, part: impl Fn() -> Boxed<'a, ()>) {
+    while let Err(payload) = caught(part()).await {
+        reporter.panicked(PanicSource::Worker, payload);
+        tokio::time::sleep(AFTER_PANIC).await;
+    }
+}
+
+/// The operations as the runtime asks for them.
+impl dyn Store {
+    pub(crate) fn clock(&self) -> Clock {
+        self.traits().clock
+    }
+
+    /// Runs one operation within `limit`.
+    async fn run<'o>(&self, kind: OpKind<'o>, limit: Duration) -> Call<'o> {
+        let mut call = Call::new(kind);
+        let deadline = Deadline::after(self.clock(), limit);
+        self.call(&mut [&mut call], Together::Each, deadline).await;
+        call
+    }
+
+    async fn run_all(&self, calls: &mut [Call<'_>], limit: Duration) {
+        let deadline = Deadline::after(self.clock(), limit);
+        let mut calls: Vec<_> = calls.iter_mut().collect();
+        self.call(&mut calls, Together::Each, deadline).await;
+    }
+
+    /// Renews one lease.
+    pub(crate) async fn renew(
+        &self,
+        renewal: &Renewal,
+        limit: Duration,
+    ) -> Result<RenewOutcome, LockError> {
+        let kind = OpKind::Renew(renewal, Expiry::WhereNeeded);
+        self.run(kind, limit).await.renewed()
+    }
+
+    /// Renews leases together. Returns one outcome for each, in order.
+    pub(crate) async fn renew_all(
+        &self,
+        renewals: &[Renewal],
+        limit: Duration,
+    ) -> Vec<Result<RenewOutcome, LockError>> {
+        let mut calls: Vec<_> = renewals.iter().map(Call::renew).collect();
+        self.run_all(&mut calls, limit).await;
+        calls.into_iter().map(Call::renewed).collect()
+    }
+
+    /// Releases the lock of an owner id, and removes its queue entries.
+    pub(crate) async fn release(
+        &self,
+        request: &ReleaseRequest,
+        limit: Duration,
+    ) -> Result<ReleaseOutcome, LockError> {
+        self.run(OpKind::Release(request), limit).await.released()
+    }
+
+    /// Releases locks together. Returns one outcome for each, in order.
+    pub(crate) async fn release_all(
+        &self,
+        requests: &[&ReleaseRequest],
+        limit: Duration,
+    ) -> Vec<Result<ReleaseOutcome, LockError>> {
+        let releases = requests.iter().map(|request| OpKind::Release(request));
+        let mut calls: Vec<_> = releases.map(Call::new).collect();
+        self.run_all(&mut calls, limit).await;
+        calls.into_iter().map(Call::released).collect()
+    }
+
+    /// Reads a lock and its first waiters, and changes nothing.
+    pub(crate) async fn inspect(
+        &self,
+        key: &LockKey,
+        detail: InspectDetail,
+        limit: Duration,
+    ) -> Result<InspectReply, LockError> {
+        let kind = OpKind::Inspect(key, detail);
+        self.run(kind, limit).await.inspected()
+    }
+
+    /// Takes a lock from its holder.
+    pub(crate) async fn force_release(
+        &self,
+        request: &ForceRequest,
+        limit: Duration,
+    ) -> Result<(ReadTime, ForceReply), LockError> {
+        self.run(OpKind::Force(request), limit).await.forced()
+    }
+
+    /// Finds locks, and reads them.
+    pub(crate) async fn scan(
+        &self,
+        request: &ScanRequest,
+        limit: Duration,
+    ) -> Result<ScanPart, LockError> {
+        self.run(OpKind::Scan(request), limit).await.scanned()
+    }
+}

@@ -37,7 +37,7 @@ const ENDLESS: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Keeps the locks of this process.
 pub(crate) struct MemoryStore {
     state: Mutex<MemoryState>,
-    /// The channel of all entries. This backend publishes nothing, but an entry needs a channel.
+    /// The channel of all entries. This store publishes nothing, but an entry needs a channel.
     channel: Arc<str>,
     notifications: Arc<dyn NotificationSink>,
     grace: Duration,

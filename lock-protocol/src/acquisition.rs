@@ -158,7 +158,7 @@ impl<E: Failure> Acquisition<E> {
         &self.sent
     }
 
-    /// Returns the record in which the backend notes each copy before it sends it.
+    /// Returns the record in which the store notes each copy before it sends it.
     pub fn sent_mut(&mut self) -> &mut SentAcquires {
         &mut self.sent
     }

@@ -91,7 +91,7 @@ impl fmt::Display for ServerMs {
     }
 }
 
-/// The clock by which a backend counts its leases.
+/// The clock by which a store counts its leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The machine's clock. On Linux and Android it is `CLOCK_BOOTTIME`, which continues while the

@@ -33,7 +33,6 @@ use crate::op::{ForeignValue, Op, OpKind, Outcome, Refusal, RefusalKind, Renewal
 use crate::redirect::Redirect;
 use crate::resp::{CommandBuf, LOCK_REPLY, OPERATOR_REPLY, Replies, ServerError};
 use crate::unconfirmed::Unconfirmed;
-use crate::wire::tidy;
 
 pub mod abilities;
 pub mod conditional;
@@ -317,11 +316,6 @@ impl Refusal {
     /// Returns whether the server doesn't know the command.
     pub fn is_unknown_command(&self) -> bool {
         self.text.contains("unknown command") || self.text.contains("Unknown command")
-    }
-
-    /// Returns what the server said, for a log line or an error.
-    pub fn tidy_text(&self) -> String {
-        tidy(&self.text, MAX_ERROR_TEXT)
     }
 }
 

@@ -25,10 +25,10 @@ pub enum InspectDetail {
     Digest,
 }
 
-/// When a backend read a lock.
+/// When a store read a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadTime {
-    /// On the clock by which the backend counts leases.
+    /// On the clock by which the store counts leases.
     pub server_ms: ServerMs,
     pub system: SystemTime,
 }

@@ -169,7 +169,7 @@ impl Lease {
         }
     }
 
-    /// A lease that lasts until the release, or until the end of the longest hold. The backend keeps
+    /// A lease that lasts until the release, or until the end of the longest hold. The store keeps
     /// the lock without renewals.
     pub fn endless(config: LeaseConfig, now: Moment) -> Self {
         let ends_at = config.max_hold.map(|longest| now.plus(longest));

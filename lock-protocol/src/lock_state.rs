@@ -1,6 +1,6 @@
 //! The state of one lock, and what each command does with it, as one pure state machine.
 //!
-//! `(state, command, now) -> (reply, notifications)`. The in-memory backend is a thin layer around
+//! `(state, command, now) -> (reply, notifications)`. The store in memory is a thin layer around
 //! it. The Lua scripts implement the same machine on the server. The `script_equivalence` test gives
 //! both the same commands and clock steps, and demands the same replies. Each rule has a name here (a
 //! function or a variant), and a test in `tests/lock_state`.

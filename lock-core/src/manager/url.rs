@@ -1,8 +1,8 @@
-//! Finds the backend of a URL. Errors never contain the URL, which may hold a password.
+//! Finds the store of a URL. Errors never contain the URL, which may hold a password.
 
 use crate::error::{BackendErrorKind, LockError};
 
-/// The backend of a URL.
+/// The store of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UrlScheme {
     Memory,
@@ -37,7 +37,7 @@ const OF_REDIS: [&str; 23] = [
     "valkeys+quorum",
 ];
 
-/// Returns the backend of the URL's scheme, after checking that the rest of the URL is readable.
+/// Returns the store of the URL's scheme, after checking that the rest of the URL is readable.
 pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(invalid("the lock URL has no scheme"));

@@ -1,4 +1,4 @@
-//! State that all parts of the Redis backend share: connections, subscription and server time.
+//! State that all parts of a server's client share: connections, subscription and server time.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

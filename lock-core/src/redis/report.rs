@@ -1,4 +1,4 @@
-//! What telemetry learns from the connections and commands of this backend.
+//! What telemetry learns from the connections and commands of a server.
 
 use std::sync::Arc;
 

@@ -27,7 +27,7 @@ pub enum LeaseKind {
     Renewed,
     /// As [`Renewed`](Self::Renewed), and a lock that a notification granted counts only from a renewal on.
     Confirmed,
-    /// The backend holds a renewed lock for as long as its guard.
+    /// The store holds a renewed lock for as long as its guard.
     Endless,
 }
 

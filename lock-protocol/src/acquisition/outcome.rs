@@ -1,4 +1,4 @@
-//! What a backend reports to an acquisition, and the classes of its failures.
+//! What a store reports to an acquisition, and the classes of its failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl FailureClass {
     }
 }
 
-/// A failure of a backend. The state machines keep it for the caller and know only its class.
+/// A failure of a store. The state machines keep it for the caller and know only its class.
 pub trait Failure {
     fn class(&self) -> FailureClass;
 }
@@ -143,11 +143,6 @@ impl RenewOutcome {
                 remaining: ttl,
             },
         }
-    }
-
-    /// The outcome of a backend that returned none. It never happens.
-    pub fn missing() -> Self {
-        Self::NotOwner(LossReason::Removed)
     }
 
     /// Changes the reason of a loss.

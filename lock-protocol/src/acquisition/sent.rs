@@ -20,7 +20,7 @@ use crate::wire::{EntryKind, Mode, QueueEntry, is_native};
 
 mod of_set;
 
-/// The connection that last sent the acquire of an owner id, in the backend's own numbering.
+/// The connection that last sent the acquire of an owner id, in the store's own numbering.
 pub type Origin = u64;
 
 /// The acquires of one owner id that were sent, and what they may have left on the server.

@@ -1,4 +1,4 @@
-//! The acquisition on virtual time, over a backend whose replies the tests write.
+//! The acquisition on virtual time, over a store whose replies the tests write.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use crate::kind::Kind;
 use crate::lease::{Lease, LeaseConfig};
 use crate::local_queue::{LocalPosition, ObservedExpiry};
 use crate::lock_state::{AcquireReply, RawHolder};
+use crate::loss::LossReason;
 use crate::mailbox::Grant;
 use crate::poll_schedule::HolderExpiry;
 use crate::renew::Renew;
@@ -101,7 +102,7 @@ impl Peers for ScriptedPeers {
     }
 }
 
-/// An acquisition, its peers, and the backend that sends its commands.
+/// An acquisition, its peers, and the store that sends its commands.
 struct Bench {
     acquisition: Acquisition<FailedCommand>,
     peers: ScriptedPeers,

@@ -84,7 +84,7 @@ fn grant_that_the_server_cannot_have_written_is_renewed_first() {
 
 #[test]
 fn refused_confirmation_polls_at_once_and_keeps_the_entry() {
-    for outcome in [Some(RenewOutcome::missing()), None] {
+    for outcome in [Some(RenewOutcome::NotOwner(LossReason::Removed)), None] {
         let mut bench = Bench::queued();
         notify(bench.to(100), grant(100, None));
         // Whatever else has arrived: a flood of forged grants must not replace the polls.
@@ -99,7 +99,9 @@ fn refused_confirmation_polls_at_once_and_keeps_the_entry() {
 fn refused_confirmation_at_the_end_of_the_wait_ends_it() {
     let mut bench = Bench::queued();
     notify(bench.to(WAIT - 10), grant(WAIT - 10, None));
-    let action = bench.to(WAIT).renewed(Some(RenewOutcome::missing()));
+    let action = bench
+        .to(WAIT)
+        .renewed(Some(RenewOutcome::NotOwner(LossReason::Removed)));
     assert_eq!(cancel_limit(action), 150);
 }
 
@@ -107,7 +109,7 @@ fn refused_confirmation_at_the_end_of_the_wait_ends_it() {
 fn grant_after_a_refused_confirmation_is_confirmed_too() {
     let mut bench = Bench::queued();
     notify(bench.to(100), grant(100, None));
-    bench.renewed(Some(RenewOutcome::missing()));
+    bench.renewed(Some(RenewOutcome::NotOwner(LossReason::Removed)));
     bench.reply(queued(0, Some(2_000)));
     let certain = grant(200, Some(1_200));
     renew_limit(notify(bench.to(200), certain), RenewReason::Uncertain);

@@ -211,7 +211,12 @@ fn server_without_memory_is_probed_by_a_renewal() {
     bench.to(100).notify(Notification::Poll);
     let probe = bench.fail(FailureClass::OutOfMemory);
     assert_eq!(renew_limit(probe, RenewReason::OutOfMemory), TIMEOUT);
-    waits_until(bench.to(130).renewed(Some(RenewOutcome::missing())), 140);
+    waits_until(
+        bench
+            .to(130)
+            .renewed(Some(RenewOutcome::NotOwner(LossReason::Removed))),
+        140,
+    );
     acquire_limit(bench.to(140).timeout());
     bench.fail(FailureClass::OutOfMemory);
     let (lease, _) = acquired(bench.to(160).renewed(Some(renewal(150))));

@@ -14,7 +14,7 @@ use crate::mailbox::Notification;
 use crate::tests::virtual_client::{Awaited, Caller};
 use crate::wire::{Mode, WireNotification};
 
-/// The interval of the pings of a subscription, as in the backend.
+/// The interval of the pings of a subscription, as in lock-core.
 const HEARTBEAT: Nanos = 3_000 * MS;
 
 impl Simulation {

@@ -118,9 +118,10 @@ impl Admin {
     /// ```
     ///
     /// The list is not a snapshot. A lock that is acquired or released meanwhile may be missing, and a
-    /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys on each node
-    /// that it reads. A server with very many keys of other programs needs many pages. At a quorum it is the
-    /// list of one server, which may have locks that no majority holds: inspect a lock before you act on it.
+    /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys. A server with very
+    /// many keys of other programs needs many pages. After an error, a page has the locks that were found before it;
+    /// the next page begins there. At a quorum it is the list of one server, which may have locks that no majority
+    /// holds: inspect a lock before you act on it.
     ///
     /// # Errors
     /// - [`LockError::Backend`] when the server does not reply to a command within the command timeout,

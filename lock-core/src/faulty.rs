@@ -164,8 +164,8 @@ impl FaultyStore {
         Ok(())
     }
 
-    /// Runs calls of one kind, as one command.
-    async fn run(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
+    /// Runs calls of one kind, as one command that may take this long.
+    async fn run(&self, calls: &mut [&mut Call<'_>], limit: Duration) {
         let command = match calls.first().map(|call| &call.op.kind) {
             Some(OpKind::Acquire(_)) => Some(Command::Acquire),
             Some(OpKind::Renew(..)) => Some(Command::Renew),
@@ -174,7 +174,7 @@ impl FaultyStore {
             _ => None,
         };
         let admitted = match command {
-            Some(command) => self.admit(command, deadline.left()).await,
+            Some(command) => self.admit(command, limit).await,
             None => self.check_up().map(|()| Reply::Arrives),
         };
         let reply = match admitted {
@@ -186,7 +186,7 @@ impl FaultyStore {
             call.outcome = (reply == Reply::Arrives).then_some(outcome);
         }
         if reply == Reply::IsLost {
-            tokio::time::sleep(deadline.left()).await;
+            tokio::time::sleep(limit).await;
             fail_all(calls, &timed_out("`Faults`"));
         }
     }
@@ -230,7 +230,7 @@ impl FaultyStore {
             std::mem::take(&mut plan.unsent)
         };
         for request in &unsent {
-            self.memory.release_now(request);
+            self.memory.release(request);
         }
     }
 }
@@ -261,13 +261,14 @@ impl Store for FaultyStore {
         deadline: Deadline,
     ) -> Boxed<'a, ()> {
         Box::pin(async move {
+            let limit = deadline.left();
             // Renewals go out together, and fail together.
             let renews = |call: &&mut Call<'_>| matches!(call.op.kind, OpKind::Renew(..));
             if calls.iter().all(renews) {
-                return self.run(calls, deadline).await;
+                return self.run(calls, limit).await;
             }
             for at in 0..calls.len() {
-                self.run(&mut calls[at..=at], deadline).await;
+                self.run(&mut calls[at..=at], limit).await;
                 if ends_set(calls, at..at + 1, together) {
                     break;
                 }
@@ -290,7 +291,7 @@ impl Store for FaultyStore {
                 return;
             }
         }
-        self.memory.release_now(request);
+        self.memory.release(request);
     }
 
     fn reach(&self) -> Reach {

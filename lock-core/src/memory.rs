@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
-    Boxed, Call, NotificationSink, Reach, Renewal, Store, StoreStatus, StoreTraits, Together,
-    ends_set,
+    Boxed, Call, Dialects, NotificationSink, Reach, Renewal, Store, StoreStatus, StoreTraits,
+    Together, ends_set,
 };
 use crate::sync::Mutex;
 use lock_protocol::acquisition::{
@@ -215,7 +215,7 @@ impl MemoryStore {
         without_endless(sent.on_reply(&copy, reply, times))
     }
 
-    pub(crate) fn release_now(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
+    pub(crate) fn release(&self, release_request: &ReleaseRequest) -> ReleaseOutcome {
         let now = Clock::Tokio.now();
         let grace_ms = lock_protocol::ttl::whole_millis(self.grace);
         let key = release_request.key.text();
@@ -283,8 +283,11 @@ impl MemoryStore {
         needs_worker: false,
         shared_kinds: true,
         confirms_grants: false,
-        dialects: Some(InvalidDialectReason::NoServer),
-        quarantine: None,
+        dialects: Dialects::Some {
+            has: |dialect| dialect.capabilities().in_memory,
+            others: InvalidDialectReason::NoServer,
+        },
+        longest_ttl: None,
     };
 
     /// Runs an operation.
@@ -292,7 +295,7 @@ impl MemoryStore {
         Ok(match kind {
             OpKind::Acquire(sent) => Outcome::Acquired(self.acquire_now(sent)),
             OpKind::Renew(renewal, _) => Outcome::Renewed(self.renew_now(renewal)),
-            OpKind::Release(request) => Outcome::Released(self.release_now(request)),
+            OpKind::Release(request) => Outcome::Released(self.release(request)),
             OpKind::Inspect(key, _) => Outcome::Inspected(Box::new(self.inspect_now(key))),
             OpKind::Scan(request) => Outcome::Scanned(Box::new(self.scan_now(request))),
             OpKind::Force(request) => {
@@ -331,7 +334,7 @@ impl Store for MemoryStore {
     }
 
     fn release_now(&self, request: &ReleaseRequest) {
-        let _released = self.run(&mut OpKind::Release(request));
+        let _released = self.release(request);
     }
 
     fn reach(&self) -> Reach {

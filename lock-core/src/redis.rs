@@ -79,30 +79,29 @@ impl RedisStore {
         self.client
             .call(&mut [&mut *call], Together::Each, deadline)
             .await;
-        if let Some(confirmer) = &self.confirmer
-            && let OpKind::Acquire(sent) = &call.op.kind
-            && let Some(Ok(Outcome::Acquired(outcome @ AcquireOutcome::Held { .. }))) =
-                &mut call.outcome
-        {
-            let confirmed = self.confirm(confirmer, sent, deadline.left()).await;
-            match confirmed {
-                Ok(RenewOutcome::Held {
-                    sent: confirmed_at,
-                    remaining: left,
-                    ..
-                }) => {
-                    if let AcquireOutcome::Held {
-                        sent, remaining, ..
-                    } = outcome
-                    {
-                        (*sent, *remaining) = (confirmed_at, left);
-                    }
-                }
-                // It was lost in between, for example by a failover.
-                Ok(RenewOutcome::NotOwner(_)) => *outcome = AcquireOutcome::StartOver,
-                Err(error) => call.outcome = Some(Err(error)),
-            }
-        }
+        let (Some(confirmer), true, OpKind::Acquire(sent)) =
+            (&self.confirmer, call.is_held(), &call.op.kind)
+        else {
+            return;
+        };
+        // The caller has the lock only after the acknowledgments.
+        let Some(Ok(Outcome::Acquired(AcquireOutcome::Held { token, .. }))) = call.outcome.take()
+        else {
+            return;
+        };
+        let renewed = self.confirm(confirmer, sent, deadline.left()).await;
+        let acquired = renewed.map(|renewed| match renewed {
+            RenewOutcome::Held {
+                sent, remaining, ..
+            } => AcquireOutcome::Held {
+                token,
+                sent,
+                remaining,
+            },
+            // It was lost in between, for example by a failover.
+            RenewOutcome::NotOwner(_) => AcquireOutcome::StartOver,
+        });
+        call.outcome = Some(acquired.map(Outcome::Acquired));
     }
 
     /// Renews a lock that was just acquired, and waits for the acknowledgments.
@@ -177,6 +176,18 @@ impl Store for RedisStore {
                     if ends_set(calls, at..at + 1, together) {
                         break;
                     }
+                }
+            });
+        }
+        let joins = |call: &&mut Call<'_>| match &call.op.kind {
+            OpKind::Release(request) => self.joins_batches(&request.key),
+            _ => true,
+        };
+        if calls.len() > 1 && !calls.iter().all(joins) {
+            return Box::pin(async move {
+                for at in 0..calls.len() {
+                    let one = &mut calls[at..=at];
+                    self.client.call(one, together, deadline).await;
                 }
             });
         }

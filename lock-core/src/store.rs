@@ -46,11 +46,12 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Returns what the store can do. It never changes.
     fn traits(&self) -> &StoreTraits;
 
-    /// Runs the calls, and writes an outcome into each. Takes at most until the deadline.
+    /// Runs the calls, which are all of one kind, and writes an outcome into each. Takes at most until the deadline;
+    /// what operators do at a quorum takes that long at each server.
     ///
     /// An acquire records what a cancel has to undo before anything is sent. So after any end, also of a dropped
     /// future, its [`SentAcquires`](lock_protocol::acquisition::SentAcquires) says what may be on the server. Only in a
-    /// set an acquire may have no outcome: the calls ended before it, or it was released again.
+    /// set may an acquire be left without an outcome: the calls ended before it, or it was released again.
     fn call<'a, 'c: 'a, 'o: 'c>(
         &'a self,
         calls: &'a mut [&'c mut Call<'o>],
@@ -58,11 +59,12 @@ pub(crate) trait Store: Send + Sync + 'static {
         deadline: Deadline,
     ) -> Boxed<'a, ()>;
 
-    /// Releases without waiting, outside of any runtime. Only for a store that [needs no
+    /// Releases without waiting, also outside of a runtime. Only for a store that [needs no
     /// worker](StoreTraits::needs_worker); with one, the worker releases.
     fn release_now(&self, _request: &ReleaseRequest) {}
 
-    /// Returns whether releases of this lock may go out together with others.
+    /// Returns whether releases of this lock may go out together with others. The store sends those that may not one by
+    /// one, so they should come in calls of their own.
     fn joins_batches(&self, _key: &LockKey) -> bool {
         true
     }
@@ -107,10 +109,21 @@ pub(crate) struct StoreTraits {
     pub(crate) shared_kinds: bool,
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
-    /// Why some dialects can't be used; `None` if all can.
-    pub(crate) dialects: Option<InvalidDialectReason>,
-    /// The longest ttl; `None` if there is no limit.
-    pub(crate) quarantine: Option<Duration>,
+    pub(crate) dialects: Dialects,
+    /// The longest ttl, which is the quarantine of a quorum: a server that has restarted must not count before each
+    /// lease that it has forgotten has ended. `None` if there is no limit.
+    pub(crate) longest_ttl: Option<Duration>,
+}
+
+/// The dialects of a store's locks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Dialects {
+    All,
+    Some {
+        has: fn(Dialect) -> bool,
+        /// Why it doesn't have the others.
+        others: InvalidDialectReason,
+    },
 }
 
 impl StoreTraits {
@@ -120,25 +133,21 @@ impl StoreTraits {
         needs_worker: true,
         shared_kinds: true,
         confirms_grants: false,
-        dialects: None,
-        quarantine: None,
+        dialects: Dialects::All,
+        longest_ttl: None,
     };
 
     /// Checks that the store has locks in this dialect.
     pub(crate) fn check_dialect(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
-        let capabilities = dialect.capabilities();
-        let is_possible = match self.dialects {
-            Some(InvalidDialectReason::NoServer) => capabilities.in_memory,
-            Some(InvalidDialectReason::InQuorum) => capabilities.in_quorum,
-            Some(InvalidDialectReason::Confirmed) => dialect.scheme().is_none(),
-            _ => true,
-        };
-        self.dialects.filter(|_| !is_possible).map_or(Ok(()), Err)
+        match self.dialects {
+            Dialects::Some { has, others } if !has(dialect) => Err(others),
+            Dialects::Some { .. } | Dialects::All => Ok(()),
+        }
     }
 
-    /// Checks that a restarted server of a quorum doesn't count before a lease with this ttl has ended.
+    /// Checks that a lease may last this long.
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), LockError> {
-        let Some(quarantine) = self.quarantine.filter(|longest| ttl > *longest) else {
+        let Some(quarantine) = self.longest_ttl.filter(|longest| ttl > *longest) else {
             return Ok(());
         };
         Err(LockError::InvalidSetting {
@@ -220,7 +229,7 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Running {
     /// How its commands name their scripts.
     pub(crate) scripts: ScriptsBy,
-    /// How many commands it has in the exchange that is under way.
+    /// How many commands it has in the exchange that is under way. Of this size, because each waiter keeps a call.
     pub(crate) commands: u32,
     pub(crate) lane: Lane,
     /// Whether messages on the channel of its key arrive, and its name, once it has waited for that. In a box, because
@@ -458,5 +467,38 @@ impl dyn Store {
         limit: Duration,
     ) -> Result<ScanPart, LockError> {
         self.run(OpKind::Scan(request), limit).await.scanned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// The other part runs on meanwhile: a subscription must not end because a Sentinel's reply made another part panic.
+    #[tokio::test(start_paused = true)]
+    async fn part_begins_again_after_a_panic_and_the_others_go_on() {
+        let (begun, others) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let reporter = Reporter::default();
+        let panicking = || -> Boxed<'_, ()> {
+            Box::pin(async {
+                let before = begun.fetch_add(1, Ordering::Relaxed);
+                assert!(before > 1, "the first two times panic");
+            })
+        };
+        let other = || -> Boxed<'_, ()> {
+            Box::pin(async {
+                others.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            })
+        };
+        tokio::join!(
+            supervised(&reporter, panicking),
+            supervised(&reporter, other)
+        );
+        assert_eq!(begun.into_inner(), 3);
+        assert_eq!(others.into_inner(), 1, "it was not disturbed");
+        assert_eq!(reporter.read().panics, 2);
     }
 }

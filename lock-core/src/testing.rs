@@ -298,7 +298,7 @@ impl Faults {
             kind,
             label,
         };
-        self.store.memory().release_now(&request);
+        self.store.memory().release(&request);
     }
 
     /// Lets another holder have the lock, until the returned value is dropped. Meanwhile the lock is

@@ -205,12 +205,33 @@ pub struct ScanRequest {
     /// Decides the type of the keys.
     pub dialect: Dialect,
     /// The most locks of the part.
-    pub most: usize,
+    pub limit: usize,
     /// `None` at the beginning.
     pub at: Option<ScanPlace>,
 }
 
 impl ScanRequest {
+    /// Returns the same request from another place on.
+    #[must_use]
+    pub fn from(&self, place: Option<ScanPlace>) -> Self {
+        Self {
+            prefix: Arc::clone(&self.prefix),
+            pattern: self.pattern.clone(),
+            dialect: self.dialect,
+            limit: self.limit,
+            at: place,
+        }
+    }
+
+    /// Returns whether this part finds names, and doesn't read those that an earlier one has found.
+    pub fn finds(&self) -> bool {
+        let mut place = self.at.as_ref();
+        while let Some(ScanPlace::Server { within, .. }) = place {
+            place = within.as_deref();
+        }
+        !matches!(place, Some(ScanPlace::Cursor { pending, .. }) if !pending.is_empty())
+    }
+
     /// Returns the key of a name that was found; `None` if no lock may have this name, as that of a lock's counter.
     pub fn key(&self, name: &LockName) -> Option<LockKey> {
         let key = LockKey::new(&self.prefix, name).ok()?;
@@ -244,15 +265,17 @@ pub struct ListedLock {
 /// Where the next part of a scan begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanPlace {
-    /// On a server: its cursor, and the names that it returned beyond the most of the last part.
+    /// On a server.
     Cursor {
-        /// `None` when the server has returned all keys.
+        /// Where the server goes on; `None` when it has returned all keys.
         next: Option<u64>,
+        /// The names that it has found, and that were not read.
         pending: Vec<String>,
     },
     /// In memory: the last name.
     After(String),
-    /// With several servers: the number of one, and the place on it.
+    /// With several servers: the number of one, and the place on it. The nodes of a cluster are in the order of their
+    /// addresses.
     Server {
         index: usize,
         within: Option<Box<ScanPlace>>,

@@ -90,6 +90,34 @@ async fn acquire_takes_over_a_passed_deadline() {
     held.release().await.unwrap();
 }
 
+/// The release of a deadline must not go out twice. One after the other, a connection that breaks leaves one of them
+/// unconfirmed, and not those of the whole set.
+#[tokio::test]
+async fn locks_of_a_set_are_released_one_after_the_other() {
+    let server = RedisServer::start();
+    let locks = deadlines(&server.url()).await;
+    let held = locks.lock_all(["a", "b", "c"]).acquire().await.unwrap();
+    let monitor = server.monitor();
+    held.release().await.unwrap();
+    let recording = monitor.stop();
+    let names: Vec<_> = recording
+        .from_clients()
+        .map(test_support::monitor::Command::name)
+        .collect();
+    let release = |name: &str| name == "EVALSHA" || name == "EVAL";
+    assert!(
+        names.iter().filter(|name| release(name)).count() >= 3,
+        "{names:?}"
+    );
+    let together = names
+        .windows(2)
+        .any(|two| two.iter().all(|name| release(name)));
+    assert!(!together, "{names:?}");
+    for name in ["a", "b", "c"] {
+        assert!(!exists(&server, &format!("lock:{name}")));
+    }
+}
+
 /// A losing contender of another library has moved the deadline. The winner keeps the lock until
 /// its own deadline. It can neither renew nor release, and reports that. The lock ends at the
 /// loser's deadline.

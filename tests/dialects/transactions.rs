@@ -96,6 +96,29 @@ async fn concurrent_change_of_the_owner_is_reported_as_loss() {
     );
 }
 
+/// The connection for all other commands is broken, and no new one can be made.
+#[tokio::test]
+async fn set_is_renewed_over_the_connection_for_transactions_alone() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.record();
+    let locks = connect_in(WATCH_MULTI, &proxy.url()).await;
+    let held = locks.lock_all(["a", "b", "c"]).acquire().await.unwrap();
+    held.renew().await.unwrap();
+    let watches = |at: &usize| proxy.requests(*at).windows(5).any(|it| it == b"WATCH");
+    let (transactions, others): (Vec<_>, Vec<_>) = (0..proxy.accepted()).partition(watches);
+    assert_eq!(transactions.len(), 1);
+    proxy.refuse();
+    for other in others {
+        proxy.cut(other);
+    }
+    let error = locks.lock(NAME).try_acquire().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    held.renew().await.unwrap();
+    proxy.forward();
+    held.release().await.unwrap();
+}
+
 /// Transactions share one connection in turn, and some callers are dropped in the middle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_transactions_do_not_disturb_each_other() {

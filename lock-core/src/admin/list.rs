@@ -6,7 +6,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::error::{BackendError, BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, LockError};
 use crate::info::LockInfo;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::inspection::{ListedLock, ScanPart, ScanPlace, ScanRequest};
@@ -15,8 +15,8 @@ use lock_protocol::inspection::{ListedLock, ScanPart, ScanPlace, ScanRequest};
 const DEFAULT_LIMIT: usize = 200;
 /// The most locks of a page: each costs three commands.
 const MAX_LIMIT: usize = 10_000;
-/// The most parts of a page, so that a pattern which matches nothing does not hold the caller for long.
-const MOST_PARTS: usize = 100;
+/// How often a page looks for names, so that a pattern which matches nothing does not hold the caller for long.
+const MOST_FINDS: usize = 100;
 
 /// A request for a list of locks, made by [`Admin::list`](crate::Admin::list). Await it to send it.
 #[must_use = "nothing is sent before the request is awaited"]
@@ -64,7 +64,7 @@ impl ListLocks {
             prefix: Arc::clone(&inner.config.prefix),
             dialect: inner.config.dialect,
             pattern,
-            most: limit,
+            limit,
             at: after.map(|cursor| cursor.0),
         };
         let page = scan(&inner, request).await?;
@@ -82,36 +82,44 @@ impl ListLocks {
     }
 }
 
-/// Scans until there are as many locks as the request wants, or until the end. Each part may take a command's timeout.
+/// Scans until there are as many locks as the request wants, until the end, or until the store has looked at enough keys.
+/// Each part takes at most a command's timeout.
 async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart, LockError> {
-    let most = request.most;
-    let mut page = ScanPart::default();
+    let (limit, timeout) = (request.limit, inner.config.command_timeout);
+    let mut page = ScanPart {
+        next: request.at.take(),
+        ..ScanPart::default()
+    };
     let mut seen = HashSet::new();
-    for _ in 0..MOST_PARTS {
-        request.most = most - page.locks.len();
-        let timeout = inner.config.command_timeout;
-        let part = inner.store.scan(&request, timeout).await;
-        let part = part.map_err(needs_scan)?;
+    let mut finds = 0;
+    loop {
+        request.at = page.next.take();
+        request.limit = limit - page.locks.len();
+        let part = match inner.store.scan(&request, timeout).await {
+            Ok(part) => part,
+            // What was found is not lost. The next page begins here, and has the error if it lasts.
+            Err(_) if !page.locks.is_empty() => {
+                page.next = request.at;
+                return Ok(page);
+            }
+            Err(error) if request.finds() => return Err(needs_scan(error)),
+            Err(error) => return Err(error),
+        };
         let is_new = |lock: &ListedLock| seen.insert(lock.name.clone());
         page.locks.extend(part.locks.into_iter().filter(is_new));
         page.scanned += part.scanned;
-        page.next.clone_from(&part.next);
-        if part.next.is_none() || page.locks.len() >= most {
-            break;
+        page.next = part.next;
+        finds += usize::from(request.finds());
+        if page.next.is_none() || page.locks.len() >= limit || finds == MOST_FINDS {
+            return Ok(page);
         }
-        request.at = part.next;
     }
-    Ok(page)
 }
 
 /// Only lists need this right.
 fn needs_scan(error: LockError) -> LockError {
-    let is_scan = |error: &BackendError| {
-        let is_right = error.kind() == BackendErrorKind::Permission;
-        is_right && error.to_string().contains("'scan'")
-    };
     match error {
-        LockError::Backend(error) if is_scan(&error) => {
+        LockError::Backend(error) if error.kind() == BackendErrorKind::Permission => {
             let advice = "listing needs `+scan`; use another user for `lockctl`";
             LockError::Backend(error.with_advice(advice))
         }

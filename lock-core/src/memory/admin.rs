@@ -59,7 +59,7 @@ impl MemoryStore {
         let mut locks = Vec::new();
         let mut next = None;
         for name in names {
-            if locks.len() == request.most {
+            if locks.len() == request.limit {
                 next = locks.last().map(last_of);
                 break;
             }

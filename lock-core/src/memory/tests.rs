@@ -82,7 +82,7 @@ async fn expired_locks_are_removed() {
         if number % 2 == 0 {
             let owner_id = acquire(&memory, &key, Renew::Auto);
             let min_hold_until = Some(now.plus(Duration::from_millis(500)));
-            memory.release_now(&release_request(&key, owner_id, min_hold_until));
+            memory.release(&release_request(&key, owner_id, min_hold_until));
         } else {
             acquire(&memory, &key, Renew::Never);
         }
@@ -93,7 +93,7 @@ async fn expired_locks_are_removed() {
     for number in 0..LOCKS / 8 {
         let key = key(LOCKS + number % 3);
         let owner_id = acquire(&memory, &key, Renew::Auto);
-        memory.release_now(&release_request(&key, owner_id, None));
+        memory.release(&release_request(&key, owner_id, None));
     }
     let (locks, ends, capacity) = size(&memory);
     assert_eq!((locks, ends), (0, 0));
@@ -111,7 +111,7 @@ async fn renewed_locks_are_not_swept() {
     }
     assert!(
         memory
-            .release_now(&release_request(&key(1), held, None))
+            .release(&release_request(&key(1), held, None))
             .was_owner
     );
 }

@@ -67,10 +67,11 @@ impl ClusterStore {
         }
     }
 
-    /// Scans one node after the other, in the order of their addresses.
+    /// Scans one node after the other, in the order of their addresses. A failover between two parts may change that
+    /// order.
     async fn scan(&self, request: &ScanRequest, deadline: Deadline) -> Result<ScanPart, LockError> {
-        let (index, within) = match request.at.clone() {
-            Some(ScanPlace::Server { index, within }) => (index, within.map(|within| *within)),
+        let (index, within) = match &request.at {
+            Some(ScanPlace::Server { index, within }) => (*index, within.as_deref().cloned()),
             _ => (0, None),
         };
         let owners = self.nodes.owners();
@@ -78,10 +79,7 @@ impl ClusterStore {
             // There are fewer nodes than before.
             return Ok(ScanPart::default());
         };
-        let request = ScanRequest {
-            at: within,
-            ..request.clone()
-        };
+        let request = request.from(within);
         let mut call = Call::new(OpKind::Scan(&request));
         let calls = &mut [&mut call];
         Store::call(&node.server, calls, Together::Each, deadline).await;
@@ -147,9 +145,7 @@ impl Store for ClusterStore {
     }
 
     fn joins_batches(&self, key: &LockKey) -> bool {
-        key.dialect()
-            .scheme()
-            .is_none_or(lock_protocol::dialect::Scheme::releases_by_script)
+        batch::joins_batches(key)
     }
 
     fn reach(&self) -> Reach {

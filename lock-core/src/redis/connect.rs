@@ -19,7 +19,7 @@ use crate::config::ManagerSettings;
 use crate::config::server::{Security, ServerPlace, SharedProvider};
 use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::{NotificationSink, Store, StoreTraits};
+use crate::store::{Dialects, NotificationSink, Store, StoreTraits};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::deadline::SharedDeadlines;
@@ -95,7 +95,13 @@ impl NodeMaker {
         let confirm = self.settings.confirm;
         StoreTraits {
             confirms_grants: confirm.is_some(),
-            dialects: confirm.map(|_| InvalidDialectReason::Confirmed),
+            dialects: match confirm {
+                Some(_) => Dialects::Some {
+                    has: |dialect| dialect.scheme().is_none(),
+                    others: InvalidDialectReason::Confirmed,
+                },
+                None => Dialects::All,
+            },
             ..StoreTraits::SERVER
         }
     }

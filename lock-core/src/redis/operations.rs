@@ -12,7 +12,8 @@ use lock_protocol::key::LockKey;
 use lock_protocol::op::{OpKind, Outcome, WaitFor};
 
 impl RedisClient {
-    /// Connects, and runs the calls, which telemetry sees as one command. A set is of native locks in one slot.
+    /// Connects, and runs the calls, which telemetry sees as one command. The calls of a set acquire native locks in
+    /// one slot.
     pub(super) async fn call(
         &self,
         calls: &mut [&mut Call<'_>],
@@ -29,7 +30,7 @@ impl RedisClient {
         }
         if together != Together::Each && calls.len() > 1 {
             Box::pin(self.run_set(calls, together, deadline)).await;
-        } else if calls.iter_mut().all(|call| self.takes_shared_lane(call)) {
+        } else if self.find_lanes(calls) == Lane::Shared {
             self.call_together(calls, deadline).await;
         } else {
             Box::pin(self.call_in_lanes(calls, deadline)).await;
@@ -42,9 +43,16 @@ impl RedisClient {
         }
     }
 
-    fn takes_shared_lane(&self, call: &mut Call<'_>) -> bool {
-        call.run.lane = self.codecs.lane_of(&call.op);
-        call.run.lane == Lane::Shared
+    /// Sets the lane of each call. Returns the shared one if it is that of all.
+    fn find_lanes(&self, calls: &mut [&mut Call<'_>]) -> Lane {
+        let mut lane = Lane::Shared;
+        for call in calls {
+            call.run.lane = self.codecs.lane_of(&call.op);
+            if call.run.lane != Lane::Shared {
+                lane = call.run.lane;
+            }
+        }
+        lane
     }
 
     /// Transactions have a connection of their own, so neither part waits for the other.

@@ -142,8 +142,11 @@ impl Pool {
 
     /// Returns whether the calling runtime has a connection that works.
     pub(super) fn is_connected(&self) -> bool {
-        let runtime = self.for_runtime();
-        runtime.is_ok_and(|runtime| self.usable(&runtime).is_some())
+        let Ok(handle) = Handle::try_current() else {
+            return false;
+        };
+        let known = self.runtimes.lock().get(&handle.id()).cloned();
+        known.is_some_and(|runtime| self.usable(&runtime).is_some())
     }
 
     /// Returns whether any runtime has a connection that works.

@@ -16,8 +16,8 @@ use super::RedisStore;
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
-    Boxed, Call, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime, ends_set,
-    fail_all, supervised,
+    Boxed, Call, Dialects, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime,
+    ends_set, fail_all, supervised,
 };
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
@@ -168,8 +168,11 @@ impl QuorumStore {
         let (dialect, quarantine) = (settings.dialect, settings.quarantine);
         let traits = StoreTraits {
             shared_kinds: false,
-            dialects: Some(InvalidDialectReason::InQuorum),
-            quarantine: Some(quarantine).filter(|it| !it.is_zero()),
+            dialects: Dialects::Some {
+                has: |dialect| dialect.capabilities().in_quorum,
+                others: InvalidDialectReason::InQuorum,
+            },
+            longest_ttl: Some(quarantine).filter(|it| !it.is_zero()),
             ..StoreTraits::SERVER
         };
         traits
@@ -262,11 +265,6 @@ impl QuorumServers {
         });
     }
 
-    fn count(&self, is: impl Fn(&RedisStore) -> bool) -> usize {
-        let servers = self.servers.iter();
-        servers.filter(|server| is(&server.store)).count()
-    }
-
     /// Waits for connections to a majority.
     async fn wait_for_majority(&self, until: Moment) -> Result<(), LockError> {
         let mut waiting = JoinSet::new();
@@ -335,7 +333,10 @@ impl QuorumStore {
             | OpKind::Release(_)
             | OpKind::FreeKey(_)
             | OpKind::Raise(_)
-            | OpKind::Wait(_) => Err(LockError::unreadable()),
+            | OpKind::Wait(_) => {
+                let text = "a quorum does this at single servers";
+                Err(LockError::backend(BackendErrorKind::Unsupported, text))
+            }
         });
     }
 }
@@ -372,11 +373,17 @@ impl Store for QuorumStore {
 
     fn reach(&self) -> Reach {
         let needed = self.servers.needed();
-        let count = |reach| self.servers.count(|server| server.reach() == reach);
-        let connected = count(Reach::Connected);
+        let (mut connected, mut down) = (0, 0);
+        for server in &self.servers.servers {
+            match server.store.reach() {
+                Reach::Connected => connected += 1,
+                Reach::Down => down += 1,
+                Reach::NotYet => {}
+            }
+        }
         if connected >= needed {
             Reach::Connected
-        } else if connected + count(Reach::NotYet) >= needed {
+        } else if self.servers.len() - down >= needed {
             Reach::NotYet
         } else {
             Reach::Down

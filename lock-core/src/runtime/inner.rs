@@ -12,16 +12,17 @@ use crate::runtime::notifications::Notifications;
 use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
-use crate::store::{Store, check_runtime};
+use crate::store::{Call, Store, Together, check_runtime};
 use crate::sync::Process;
 use crate::telemetry::Reporter;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
 use lock_protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
-use lock_protocol::clock::Clock;
+use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::key::LockKey;
 use lock_protocol::loss::LossReason;
+use lock_protocol::op::OpKind;
 use lock_protocol::owner_id::OwnerId;
 
 /// Shared by all clones of a manager, its guards and its waiters.
@@ -232,8 +233,8 @@ impl ManagerInner {
         self.finish_release(&mut release, step).await
     }
 
-    /// Performs the steps of a release until it is done. By reference, because the future of an `async fn` has the
-    /// space of its arguments twice.
+    /// Performs the steps of a release until it is done. By reference, and with the call in place, because the future of
+    /// an `async fn` has the space of its arguments twice.
     pub(super) async fn finish_release(
         &self,
         release: &mut AwaitedRelease<LockError>,
@@ -242,7 +243,13 @@ impl ManagerInner {
         let result = loop {
             step = match step {
                 AwaitedStep::Send { limit } => {
-                    let result = self.store.release(release.request(), limit).await;
+                    let result = {
+                        let mut call = Call::new(OpKind::Release(release.request()));
+                        let deadline = Deadline::after(self.clock(), limit);
+                        let calls = &mut [&mut call];
+                        self.store.call(calls, Together::Each, deadline).await;
+                        call.released()
+                    };
                     let now = self.clock().now();
                     match result {
                         Ok(outcome) => release.on_reply(outcome, now),

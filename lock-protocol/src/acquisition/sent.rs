@@ -394,7 +394,8 @@ impl SentAcquires {
         self.presence != Presence::Absent
     }
 
-    /// Returns the renewal of the lease that was just acquired. `confirmed_at` is now: no older server process had it.
+    /// Returns a renewal of the lease that these acquires may have got, which no server process before `confirmed_at`
+    /// has had.
     pub fn renewal(&self, confirmed_at: Moment) -> Renewal {
         Renewal {
             key: self.key.clone(),

@@ -6,11 +6,11 @@
 //! | scan | see below |
 //! | force release | `force_release.lua`, or `redisson_force_release.lua`; see below |
 //!
-//! A scan has up to three steps. One that begins with names that an earlier part has left begins with the second:
+//! A scan either finds names or reads those that an earlier part has found:
 //!
-//! | Step | Commands | Next |
+//! | Part | Commands | Next |
 //! |---|---|---|
-//! | find | `SCAN` | read what was found, at most as many as the caller wants |
+//! | find | `SCAN` | done, with names to read |
 //! | read | native: `TIME`, and `GET`, `PTTL` and `ZCARD` for each key; Redisson: `redisson_inspect.lua` for each key | done, or count the holders of shared locks |
 //! | count | `ZCARD` of the holders of each shared lock | done |
 //!
@@ -87,12 +87,11 @@ pub struct ScanState {
     step: ScanStep,
     /// Where the server goes on; `None` when it has returned all keys.
     next: Option<u64>,
-    /// The names that were found and are not read.
+    /// The names that were found, and that this part doesn't read.
     pending: Vec<String>,
-    /// The locks that are read in this part.
+    /// The locks that this part reads.
     names: Vec<LockName>,
     keys: Vec<LockKey>,
-    scanned: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -113,9 +112,8 @@ impl Codec for Operators {
         op.sent_at = facts.now;
         match (&op.kind, &mut op.state) {
             (OpKind::Scan(request), OpState::New) => {
-                let state = match ScanState::begin(request) {
-                    Ok(state) => state,
-                    Err(part) => return Step::Done(Box::new(Ok(scanned(part)))),
+                let Some(state) = ScanState::begin(request) else {
+                    return Step::Done(Box::new(Ok(scanned(ScanPart::default()))));
                 };
                 let commands = state.commands();
                 op.state = OpState::Scan(Box::new(state));
@@ -190,8 +188,8 @@ fn write_inspect(key: &LockKey, detail: InspectDetail, out: &mut CommandBuf<'_>)
 }
 
 impl ScanState {
-    /// Begins a part of a scan. Returns an empty part if nothing is left.
-    fn begin(request: &ScanRequest) -> Result<Self, ScanPart> {
+    /// Begins a part of a scan. Returns `None` if nothing is left.
+    fn begin(request: &ScanRequest) -> Option<Self> {
         let (next, pending) = match &request.at {
             Some(ScanPlace::Cursor { next, pending }) => (*next, pending.clone()),
             Some(ScanPlace::After(_) | ScanPlace::Server { .. }) | None => (Some(0), Vec::new()),
@@ -199,34 +197,26 @@ impl ScanState {
         let mut state = Self {
             step: ScanStep::Read,
             next,
-            pending,
+            pending: Vec::new(),
             names: Vec::new(),
             keys: Vec::new(),
-            scanned: 0,
         };
-        if !state.pending.is_empty() && state.take_pending(request) {
-            return Ok(state);
-        }
-        match state.next {
-            Some(cursor) => {
-                state.step = ScanStep::Find { cursor };
-                Ok(state)
-            }
-            None => Err(state.part(Vec::new())),
-        }
-    }
-
-    /// Takes the names that this part reads. Returns whether there are any.
-    fn take_pending(&mut self, request: &ScanRequest) -> bool {
-        let most = self.pending.len().min(request.most);
-        for name in self.pending.drain(..most) {
+        let mut pending = pending.into_iter();
+        while state.keys.len() < request.limit
+            && let Some(name) = pending.next()
+        {
             let name = LockName::from(name);
             if let Some(key) = request.key(&name) {
-                self.names.push(name);
-                self.keys.push(key);
+                state.names.push(name);
+                state.keys.push(key);
             }
         }
-        !self.keys.is_empty()
+        state.pending = pending.collect();
+        if state.keys.is_empty() {
+            let cursor = state.next?;
+            state.step = ScanStep::Find { cursor };
+        }
+        Some(state)
     }
 
     /// Returns the number of commands of the step.
@@ -267,12 +257,12 @@ impl ScanState {
         }
     }
 
-    /// Reads the replies to a step. Returns the locks after the last one.
+    /// Reads the replies to a step. Returns the part after the last one.
     fn read(
         &mut self,
         request: &ScanRequest,
         replies: &mut Replies<'_>,
-    ) -> Result<Option<Vec<InspectReply>>, Refusal> {
+    ) -> Result<Option<ScanPart>, Refusal> {
         let found = match std::mem::replace(&mut self.step, ScanStep::Read) {
             ScanStep::Find { .. } => {
                 let (next, keys) = found_keys(accepted(replies.next())?)?;
@@ -280,10 +270,9 @@ impl ScanState {
                     let key = String::from_utf8(key).ok()?;
                     Some(key.strip_prefix(&*request.prefix)?.to_owned())
                 };
-                self.pending.extend(keys.into_iter().filter_map(name));
-                (self.next, self.scanned) = (next, SCANNED_PER_CALL);
-                let has_keys = self.take_pending(request);
-                return Ok((!has_keys).then(Vec::new));
+                self.pending = keys.into_iter().filter_map(name).collect();
+                self.next = next;
+                return Ok(Some(self.part(SCANNED_PER_CALL, Vec::new())));
             }
             ScanStep::Read if self.is_redisson() => self
                 .keys
@@ -310,11 +299,11 @@ impl ScanState {
                 found
             }
         };
-        Ok(Some(found))
+        Ok(Some(self.part(0, found)))
     }
 
     /// Makes the part of what was read, without keys that have expired since they were found or hold something else.
-    fn part(&mut self, found: Vec<InspectReply>) -> ScanPart {
+    fn part(&mut self, scanned: u64, found: Vec<InspectReply>) -> ScanPart {
         let (names, keys) = (self.names.drain(..), self.keys.drain(..));
         let locks = names.zip(keys).zip(found);
         let locks = locks.filter(|(_, found)| matches!(found.content, KeyContent::Text(_)));
@@ -324,7 +313,7 @@ impl ScanState {
         let is_last = self.next.is_none() && pending.is_empty();
         ScanPart {
             locks,
-            scanned: self.scanned,
+            scanned,
             next: (!is_last).then_some(ScanPlace::Cursor {
                 next: self.next,
                 pending,
@@ -383,7 +372,7 @@ fn read_scan(request: &ScanRequest, state: &mut OpState, replies: &mut Replies<'
     };
     match state.read(request, replies) {
         Ok(None) => Progress::Next,
-        Ok(Some(found)) => Progress::Done(Ok(scanned(state.part(found)))),
+        Ok(Some(part)) => Progress::Done(Ok(scanned(part))),
         Err(refusal) => Progress::Done(Err(refusal)),
     }
 }

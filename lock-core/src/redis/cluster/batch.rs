@@ -11,6 +11,9 @@ use super::call::{self, is_about_route, may_give_tokens, wait_connected};
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::store::{Boxed, Call, Store, Together, fail_all};
 use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::dialect::Scheme;
+use lock_protocol::key::LockKey;
+use lock_protocol::op::OpKind;
 
 /// Calls that come back, and how they were sent.
 type Ran<'a, 'o> = (Vec<&'a mut Call<'o>>, SentAs);
@@ -21,7 +24,8 @@ enum SentAs {
     Alone,
 }
 
-/// Runs the calls, those of each node together. A call that its node has not run goes out alone.
+/// Runs the calls, those of each node together. A call that its node has not run goes out alone, and so do releases that
+/// join no batch.
 ///
 /// # Cancel safety
 /// A command that was sent may still run.
@@ -34,6 +38,36 @@ pub(super) async fn run(
     if calls.iter().any(gives_tokens) {
         nodes.use_now();
     }
+    let (mut singles, mut others): (Vec<_>, Vec<_>) = calls
+        .iter_mut()
+        .map(|call| &mut **call)
+        .partition(|call| goes_alone(call));
+    let alone: FuturesUnordered<_> = singles
+        .iter_mut()
+        .map(|call| run_alone(nodes, call, deadline))
+        .collect();
+    tokio::join!(
+        alone.collect::<()>(),
+        run_groups(nodes, &mut others, deadline)
+    );
+}
+
+fn goes_alone(call: &Call<'_>) -> bool {
+    matches!(&call.op.kind, OpKind::Release(request) if !joins_batches(&request.key))
+}
+
+/// Returns whether releases of this lock may go out together with others, on every node.
+pub(super) fn joins_batches(key: &LockKey) -> bool {
+    key.dialect()
+        .scheme()
+        .is_none_or(Scheme::releases_by_script)
+}
+
+async fn run_alone(nodes: &Arc<ClusterNodes>, call: &mut Call<'_>, deadline: Deadline) {
+    call::run(nodes, &mut [call], Together::Each, deadline).await;
+}
+
+async fn run_groups(nodes: &Arc<ClusterNodes>, calls: &mut [&mut Call<'_>], deadline: Deadline) {
     {
         let (by_owner, ownerless) = groups(nodes, calls);
         let running = FuturesUnordered::new();
@@ -46,9 +80,9 @@ pub(super) async fn run(
         }
         let alone = |call| -> Boxed<'_, Ran<'_, '_>> {
             Box::pin(async move {
-                let mut calls = vec![call];
-                call::run(nodes, &mut calls, Together::Each, deadline).await;
-                (calls, SentAs::Alone)
+                let call: &mut Call<'_> = call;
+                run_alone(nodes, call, deadline).await;
+                (vec![call], SentAs::Alone)
             })
         };
         // The deadline may be the end of the leases, and a holder has to learn in time that its lease goes on.
@@ -144,8 +178,8 @@ mod tests {
     use super::*;
     use crate::error::{BackendErrorKind, LockError};
     use lock_protocol::inspection::InspectDetail;
-    use lock_protocol::key::{LockKey, LockName};
-    use lock_protocol::op::{OpKind, Outcome};
+    use lock_protocol::key::LockName;
+    use lock_protocol::op::Outcome;
 
     const LIMIT: Duration = Duration::from_secs(60);
 

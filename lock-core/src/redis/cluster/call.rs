@@ -20,8 +20,8 @@ const CONNECTING: Duration = Duration::from_millis(100);
 /// A slot whose keys move together is open for a moment only.
 const TRIES_BEFORE_FREE: u32 = 2;
 
-/// Runs calls whose keys are in one slot until they have outcomes that no other node can better. The calls of a set are
-/// one command, so the error of the first one is the error of all.
+/// Runs calls whose keys are in one slot until they have outcomes that no other node can better. Of a set, no
+/// other lock was acquired if the first call has failed.
 pub(super) async fn run(
     nodes: &Arc<ClusterNodes>,
     calls: &mut [&mut Call<'_>],

@@ -200,14 +200,11 @@ impl QuorumServers {
         request: &ScanRequest,
         limit: Duration,
     ) -> Result<ScanPart, LockError> {
-        let (first, within) = match request.at.clone() {
-            Some(ScanPlace::Server { index, within }) => (Some(index), within),
+        let (first, within) = match &request.at {
+            Some(ScanPlace::Server { index, within }) => (Some(*index), within.as_deref().cloned()),
             _ => (None, None),
         };
-        let request = ScanRequest {
-            at: within.map(|within| *within),
-            ..request.clone()
-        };
+        let request = request.from(within);
         let mut failed = LockError::NoRuntime;
         for (index, server) in self.all().enumerate() {
             if first.is_some_and(|first| first != index) {

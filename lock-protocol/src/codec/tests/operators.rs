@@ -34,7 +34,7 @@ fn scan(dialect: Dialect, next: Option<u64>, pending: &[&str]) -> ScanRequest {
         prefix: "lock:".into(),
         pattern: "*".to_owned(),
         dialect,
-        most: 10,
+        limit: 10,
         at: Some(ScanPlace::Cursor { next, pending }),
     }
 }
@@ -201,25 +201,39 @@ fn locks_of_redisson_are_read_by_their_script() {
 }
 
 #[test]
-fn scan_finds_keys_and_reads_as_many_as_are_wanted() {
+fn scan_finds_names() {
     let bench = Bench::new();
     let request = ScanRequest {
-        most: 1,
         at: None,
         ..scan(Dialect::Native, None, &[])
     };
+    assert!(request.finds());
     let find = "SCAN 0 MATCH lock:* COUNT 500 TYPE string";
     let keys = texts(&["lock:a", "other", "lock:b", "lock:7"]);
     let found = format!("*2\r\n{}{keys}", bulk("17"));
-    let read = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q";
-    let replies = [TIME, &bulk("v"), ":9\r\n", ":0\r\n"].concat();
-    let part = scanned(bench.run(OpKind::Scan(&request), &[(find, &found), (read, &replies)]));
-    assert_eq!((part.locks.len(), part.scanned), (1, 500));
-    let rest = ScanPlace::Cursor {
-        next: Some(17),
-        pending: vec!["b".to_owned(), "7".to_owned()],
-    };
-    assert_eq!(part.next, Some(rest));
+    let part = scanned(bench.run(OpKind::Scan(&request), &[(find, &found)]));
+    assert_eq!((part.locks.len(), part.scanned), (0, 500));
+    assert_eq!(
+        part.next,
+        scan(Dialect::Native, Some(17), &["a", "b", "7"]).at
+    );
+}
+
+/// What no lock can be costs no command, so that a scan ends however many such keys there are.
+#[test]
+fn part_reads_as_many_locks_as_are_wanted_of_the_names_that_were_found() {
+    let bench = Bench::new();
+    let found = scan(Dialect::Native, Some(17), &["", "{t}:f", "", "a", "b", "c"]);
+    let request = ScanRequest { limit: 2, ..found };
+    assert!(!request.finds());
+    let read = "TIME\nGET lock:a\nPTTL lock:a\nZCARD {lock:a}:q\nGET lock:b\nPTTL lock:b\nZCARD {lock:b}:q";
+    let one = [&bulk("v"), ":9\r\n", ":0\r\n"].concat();
+    let replies = [TIME, &one, &one].concat();
+    let invalid = request.key(&LockName::from("{t}:f")).is_none();
+    assert!(invalid, "that of a counter is no name of a lock");
+    let part = scanned(bench.run(OpKind::Scan(&request), &[(read, &replies)]));
+    assert_eq!((part.locks.len(), part.scanned), (2, 0));
+    assert_eq!(part.next, scan(Dialect::Native, Some(17), &["c"]).at);
 }
 
 #[test]

@@ -30,6 +30,11 @@ pub(crate) async fn waiter_gets_the_released_lock(s: &Subject) {
 /// The wait ends neither early nor late, and the error names the holder.
 pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();
+    // The first waiter of a manager spends half of its time on the subscription, and the first wait below is short.
+    let subscribed = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
+    subscribed.abort();
+    assert!(subscribed.await.unwrap_err().is_cancelled());
+    eventually_async(AT_ONCE, async || s.has_waiters(0).await).await;
     let _before = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
     for wait in [Duration::from_millis(60), Duration::from_millis(300)] {
         let started = Instant::now();

@@ -53,14 +53,14 @@ use sentinel::SentinelWatch;
 /// Keeps locks on one server.
 pub(crate) struct RedisStore {
     client: Arc<RedisClient>,
-    /// If replicas or the disk have to acknowledge each lock.
+    /// Set if replicas or the disk have to acknowledge each lock.
     confirmer: Option<Confirmer>,
     traits: StoreTraits,
 }
 
 impl RedisStore {
-    /// Returns whether the calls acquire locks one after the other: because each has to be confirmed, or because no
-    /// command is for several locks of their dialects.
+    /// Returns whether the calls acquire locks one after the other: because each has to be acknowledged, or because their
+    /// dialects have no command for several locks.
     fn acquires_one_by_one(&self, calls: &[&mut Call<'_>], together: Together) -> bool {
         let is_acquire = |call: &Call<'_>| matches!(call.op.kind, OpKind::Acquire(_));
         if !calls.first().is_some_and(|call| is_acquire(call)) {
@@ -74,7 +74,7 @@ impl RedisStore {
         self.confirmer.is_some() || (is_set && !calls.iter().all(is_native))
     }
 
-    /// Acquires one lock, and waits for the acknowledgments if there have to be any.
+    /// Acquires one lock, and waits for the acknowledgments if the manager wants them.
     async fn acquire_one(&self, call: &mut Call<'_>, deadline: Deadline) {
         self.client
             .call(&mut [&mut *call], Together::Each, deadline)
@@ -84,7 +84,7 @@ impl RedisStore {
         else {
             return;
         };
-        // The caller has the lock only after the acknowledgments.
+        // Taken away: without the acknowledgments, the caller doesn't have the lock.
         let Some(Ok(Outcome::Acquired(AcquireOutcome::Held { token, .. }))) = call.outcome.take()
         else {
             return;
@@ -229,8 +229,6 @@ impl Store for RedisStore {
     fn listen(&self) -> Boxed<'_, ()> {
         Box::pin(async move {
             let reporter = &self.client.reporter;
-            let listening =
-                || -> Boxed<'_, ()> { Box::pin(listening::listen(Arc::clone(&self.client))) };
             let logins = &self.client.pool.connector.access.credentials;
             let renewing_logins = || -> Boxed<'_, ()> {
                 match logins {
@@ -248,7 +246,8 @@ impl Store for RedisStore {
                 Box::pin(std::future::ready(()))
             };
             tokio::join!(
-                supervised(reporter, listening),
+                // After a panic it also makes all waiters poll, so it supervises itself.
+                listening::listen(Arc::clone(&self.client)),
                 supervised(reporter, renewing_logins),
                 supervised(reporter, following)
             );

@@ -1,7 +1,7 @@
 //! The seam between the runtime and what keeps the locks: a server, several servers, or this process.
 //!
-//! Each operation is a [`Call`] whose outcome the store writes into it. There is no other way to a lock, so a new
-//! operation is a new kind of [`Op`], and not a method of each store.
+//! A caller puts an operation into a [`Call`], and the store writes the outcome into it. So a new operation is a new kind
+//! of [`Op`], and not a method of each store.
 
 use std::future::Future;
 use std::ops::Range;
@@ -46,8 +46,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Returns what the store can do. It never changes.
     fn traits(&self) -> &StoreTraits;
 
-    /// Runs the calls, which are all of one kind, and writes an outcome into each. Takes at most until the deadline;
-    /// what operators do at a quorum takes that long at each server.
+    /// Runs the calls, which are all of one kind, and writes an outcome into each. Ends by the deadline. At a quorum, a
+    /// scan may take that time at each server, and a force release four times.
     ///
     /// An acquire records what a cancel has to undo before anything is sent. So after any end, also of a dropped
     /// future, its [`SentAcquires`](lock_protocol::acquisition::SentAcquires) says what may be on the server. Only in a
@@ -63,8 +63,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// worker](StoreTraits::needs_worker); with one, the worker releases.
     fn release_now(&self, _request: &ReleaseRequest) {}
 
-    /// Returns whether releases of this lock may go out together with others. The store sends those that may not one by
-    /// one, so they should come in calls of their own.
+    /// Returns whether releases of this lock may go out together with others: not if they run alone on a connection, or
+    /// must not go out twice, so that a break leaves one of them unconfirmed and not the whole batch. If one of a batch
+    /// may not, a server gets all of them one by one. So the background worker sends those in calls of their own.
     fn joins_batches(&self, _key: &LockKey) -> bool {
         true
     }
@@ -110,8 +111,8 @@ pub(crate) struct StoreTraits {
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
-    /// The longest ttl, which is the quarantine of a quorum: a server that has restarted must not count before each
-    /// lease that it has forgotten has ended. `None` if there is no limit.
+    /// The longest ttl of a lock. At a quorum it is the quarantine: a server that restarted counts again only after all
+    /// leases that it may have forgotten have ended. `None` if there is no limit.
     pub(crate) longest_ttl: Option<Duration>,
 }
 
@@ -166,7 +167,7 @@ pub(crate) enum Together {
     /// They acquire the locks of a set that waits: in this order, up to the first lock that the caller doesn't get.
     InOrder,
     /// They acquire the locks of a set in one attempt: all of them, or the outcome of one says why not. The others have
-    /// no outcome then.
+    /// no outcome then, and the caller cancels them: earlier locks may still be held.
     AllOrNone,
 }
 
@@ -175,7 +176,7 @@ pub(crate) enum Together {
 pub(crate) enum Reach {
     /// The calling runtime has a connection that works.
     Connected,
-    /// It has none yet, and nothing says that it could not have one.
+    /// It has none, but the latest attempt to connect, if there was any, did not fail.
     NotYet,
     /// It has none, and the latest attempt of any runtime to connect has failed. Callers then wait for a connection
     /// before they do anything else.
@@ -218,7 +219,7 @@ pub(crate) trait NotificationSink: Send + Sync + 'static {
 /// One operation on its way. The caller keeps it, so a caller that stops waiting finds in it what was sent.
 pub(crate) struct Call<'a> {
     pub(crate) op: Op<'a>,
-    /// `None` until the store has executed or refused it, or something has prevented that.
+    /// `None` until it is known what became of it.
     pub(crate) outcome: Option<Result<Outcome, LockError>>,
     #[cfg(feature = "redis")]
     pub(crate) run: Running,
@@ -229,11 +230,11 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Running {
     /// How its commands name their scripts.
     pub(crate) scripts: ScriptsBy,
-    /// How many commands it has in the exchange that is under way. Of this size, because each waiter keeps a call.
+    /// How many commands it has in the exchange that is under way. A `u32`, to keep calls small: each waiter has one.
     pub(crate) commands: u32,
     pub(crate) lane: Lane,
-    /// Whether messages on the channel of its key arrive, and its name, once it has waited for that. In a box, because
-    /// few calls wait.
+    /// Whether messages on the channel of its key arrive, and the channel. Set once the call has waited for that. In a
+    /// box, because few calls do.
     pub(crate) channel: Option<Box<(bool, Arc<str>)>>,
 }
 
@@ -259,7 +260,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Takes back the outcome, and begins again at another server. What an acquire has recorded stays.
+    /// Resets the call, to send it to another server. What an acquire has recorded stays.
     #[cfg(feature = "cluster")]
     pub(crate) fn begin_again(&mut self) {
         self.op.state = OpState::New;
@@ -267,7 +268,7 @@ impl<'a> Call<'a> {
         self.run = Running::default();
     }
 
-    /// The renewal of a lease that needs no acknowledgment.
+    /// A renewal that writes the expiry only where needed.
     pub(crate) fn renew(renewal: &'a Renewal) -> Self {
         Self::new(OpKind::Renew(renewal, Expiry::WhereNeeded))
     }
@@ -328,7 +329,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Returns the error of a call that has no outcome of its kind. Without any outcome, its time ran out unsent.
+/// Returns the error of a call without the expected outcome. With none at all, it was not sent in time.
 fn error_of(outcome: Option<Result<Outcome, LockError>>) -> LockError {
     match outcome {
         Some(Err(error)) => error,
@@ -349,9 +350,8 @@ pub(crate) fn fail_all(calls: &mut [&mut Call<'_>], error: &LockError) {
     }
 }
 
-/// Returns whether a set that is acquired in parts ends behind the calls of this part: the caller doesn't get one of
-/// their locks. The locks of earlier parts stay. A set of single attempts has to release them, so they lose their
-/// outcomes.
+/// Returns whether the set ends with this part, because one of its locks was not acquired. In a single attempt, also
+/// removes the outcomes of earlier parts, so that the caller releases their locks.
 pub(crate) fn ends_set(
     calls: &mut [&mut Call<'_>],
     part: Range<usize>,
@@ -369,8 +369,8 @@ pub(crate) fn ends_set(
     true
 }
 
-/// Runs a part of what a store listens to. A panic in it, such as one in a tracing subscriber, is counted, and the part
-/// begins again; the other parts go on.
+/// Runs one part of [`Store::listen`]. Counts a panic in it, such as one in a tracing subscriber, and starts the part
+/// again; the others go on.
 pub(crate) async fn supervised<'a>(reporter: &Reporter, part: impl Fn() -> Boxed<'a, ()>) {
     while let Err(payload) = caught(part()).await {
         reporter.panicked(PanicSource::Worker, payload);
@@ -378,7 +378,7 @@ pub(crate) async fn supervised<'a>(reporter: &Reporter, part: impl Fn() -> Boxed
     }
 }
 
-/// The operations as the runtime asks for them.
+/// One method for each operation, for the runtime and the operators.
 impl dyn Store {
     pub(crate) fn clock(&self) -> Clock {
         self.traits().clock

@@ -1,4 +1,4 @@
-//! What a reader of a lock finds: the content of its key, and its queue.
+//! What a reader of a lock finds: the content of its key, and its queue; and what a scan of many locks asks and finds.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,14 +1,13 @@
-//! The operations on a server, as data.
+//! The operations on locks, as data.
 //!
-//! An [`Op`] says what a caller wants ([`OpKind`]). In memory, it is done at once. For a server, a codec (feature `wire`)
-//! turns it into commands and reads their replies; whoever owns a connection carries both. So an operation is the same
-//! value in memory, on a single server, on a node of a cluster and on each server of a quorum, and nothing between the
-//! caller and the socket has to know what it means.
+//! An [`Op`] says what a caller wants ([`OpKind`]). Locks in memory do it at once. For a server, a codec (feature `wire`)
+//! turns it into commands and reads the replies; whoever owns a connection carries both. The same value serves memory, a
+//! single server, a node of a cluster and each server of a quorum.
 //!
 //! # Recorded before it is sent
 //!
-//! The codec writes into the [`SentAcquires`] of an acquire what a cancel has to undo, before anything is encoded. A
-//! caller may therefore drop its future at any moment: whatever was sent is known.
+//! Whoever executes an acquire first writes into its [`SentAcquires`] what a cancel has to undo. A caller may therefore
+//! drop its future at any moment: whatever was sent is known.
 
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use crate::lock_state::{ForceReply, ForceRequest};
 use crate::redirect::Redirect;
 pub use crate::renewal::Renewal;
 
-/// One operation, on its way or not.
+/// One operation, and how far it has come.
 #[derive(Debug)]
 pub struct Op<'a> {
     pub kind: OpKind<'a>,
@@ -43,12 +42,11 @@ pub enum OpKind<'a> {
     Acquire(&'a mut SentAcquires),
     Renew(&'a Renewal, Expiry),
     Release(&'a ReleaseRequest),
-    /// Frees the key alone, while its slot moves and the keys that belong to it are elsewhere. The release has to
-    /// follow.
+    /// Frees only the key, while its slot moves and the other keys of the lock are elsewhere. A release has to follow.
     FreeKey(&'a ReleaseRequest),
     /// Writes the token of a quorum to the key of one of its servers.
     Raise(&'a Raise),
-    /// Waits for the acknowledgments of what stands in front in the same exchange.
+    /// Waits until the writes before it in the same exchange are acknowledged.
     Wait(&'a WaitFor),
     /// Reads a lock and its first waiters, and changes nothing.
     Inspect(&'a LockKey, InspectDetail),
@@ -65,7 +63,7 @@ impl OpKind<'_> {
     }
 }
 
-/// Whether a renewal writes an expiry that is late enough already.
+/// Whether a renewal rewrites an expiry that is late enough already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     WhereNeeded,
@@ -88,7 +86,7 @@ pub enum RaiseTo {
     Exactly(FencingToken),
 }
 
-/// Who has to acknowledge, and for how long that is waited for.
+/// Who has to acknowledge, and how long to wait.
 #[derive(Clone, Debug)]
 pub struct WaitFor {
     pub replicas: u32,
@@ -135,7 +133,7 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What became of an operation that the server executed.
+/// What became of an operation that was executed.
 #[derive(Debug)]
 pub enum Outcome {
     Acquired(AcquireOutcome),

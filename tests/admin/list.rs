@@ -206,7 +206,7 @@ async fn list_escapes_glob_characters_of_the_prefix() {
     }
 }
 
-/// Both backends match patterns alike.
+/// The server and the memory match patterns alike.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patterns_match_alike_on_the_server_and_in_memory() {
     let server = RedisServer::start();

@@ -1,7 +1,7 @@
-//! The contract of every backend, written once and run against each backend.
+//! The contract of every store, written once and run against each store.
 //!
-//! A contract is a function of a [`Subject`]: two managers on the same locks, made by the backend
-//! under test. `conformance!` runs all contracts. A new backend is one more line below. If a
+//! A contract is a function of a [`Subject`]: two managers on the same locks, made by the store
+//! under test. `conformance!` runs all contracts. A new store is one more line below. If a
 //! dialect lacks a capability, the contract checks that [`Capabilities`](lock_core::Capabilities)
 //! says so, and tests the rest.
 

@@ -1,6 +1,6 @@
 //! The dialects of other libraries on a real server: what they write, which foreign locks they
 //! respect, and how they handle faults. The target `conformance` tests that each dialect fulfils
-//! the contract of every backend.
+//! the contract of every store.
 
 use lock_core::{Dialect, LockError, LockManager};
 use test_support::RedisServer;

@@ -15,7 +15,7 @@ use lock_protocol::inspection::{ListedLock, ScanPart, ScanPlace, ScanRequest};
 const DEFAULT_LIMIT: usize = 200;
 /// The most locks of a page: each costs three commands.
 const MAX_LIMIT: usize = 10_000;
-/// How often a page looks for names, so that a pattern which matches nothing does not hold the caller for long.
+/// The most SCANs of a page, so that a pattern which matches nothing does not hold the caller for long.
 const MOST_FINDS: usize = 100;
 
 /// A request for a list of locks, made by [`Admin::list`](crate::Admin::list). Await it to send it.
@@ -83,7 +83,7 @@ impl ListLocks {
 }
 
 /// Scans until there are as many locks as the request wants, until the end, or until the store has looked at enough keys.
-/// Each part takes at most a command's timeout.
+/// Each part takes at most a command's timeout; at a quorum, at most one for each server that is asked.
 async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart, LockError> {
     let (limit, timeout) = (request.limit, inner.config.command_timeout);
     let mut page = ScanPart {

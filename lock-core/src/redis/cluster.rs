@@ -36,7 +36,8 @@ pub(super) struct ClusterStore {
 }
 
 impl ClusterStore {
-    /// Reads the slot map from the first node of the URL that replies, and checks the settings of the owners.
+    /// Reads the slot map from the first node of the URL that replies, and checks that the owners can acknowledge locks,
+    /// if the manager wants that.
     pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let traits = nodes.traits();
@@ -48,8 +49,8 @@ impl ClusterStore {
         Ok(Self { nodes, traits })
     }
 
-    /// Acquires the locks of a set in their order, each run of keys in one slot by one command. The locks of earlier
-    /// runs stay when a later one fails: a set of single attempts has to release them, so they lose their outcomes.
+    /// Acquires the locks of a set in order; neighbours in one slot go in one command. If one is refused, the earlier
+    /// locks stay; in a single attempt they lose their outcomes, so that the caller releases them.
     async fn acquire_set(
         &self,
         calls: &mut [&mut Call<'_>],
@@ -68,7 +69,7 @@ impl ClusterStore {
     }
 
     /// Scans one node after the other, in the order of their addresses. A failover between two parts may change that
-    /// order.
+    /// order, so that a node is skipped or scanned twice.
     async fn scan(&self, request: &ScanRequest, deadline: Deadline) -> Result<ScanPart, LockError> {
         let (index, within) = match &request.at {
             Some(ScanPlace::Server { index, within }) => (*index, within.as_deref().cloned()),
@@ -108,7 +109,7 @@ impl ClusterStore {
     }
 }
 
-/// Returns how many of the first calls have keys in one slot; `None` without calls.
+/// Returns how many calls at the beginning have the slot of the first one; `None` without calls.
 fn run_length(calls: &[&mut Call<'_>]) -> Option<usize> {
     let slot = |call: &&mut Call<'_>| call.op.key().map(ClusterNodes::slot);
     let first = slot(calls.first()?);
@@ -177,7 +178,7 @@ impl Store for ClusterStore {
         first.server.server()
     }
 
-    /// A subscription is made when a slot has its first waiter. So this says whether one can be made.
+    /// Returns whether a subscription can be made; it is made when a slot has its first waiter.
     fn notifies<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool> {
         if !key.dialect().notifies_all_waiters() {
             return Box::pin(self.nodes.can_subscribe(limit));

@@ -43,7 +43,7 @@ impl RedisClient {
         }
     }
 
-    /// Sets the lane of each call. Returns the shared one if it is that of all.
+    /// Sets the lane of each call. Returns the shared one only if it is that of all.
     fn find_lanes(&self, calls: &mut [&mut Call<'_>]) -> Lane {
         let mut lane = Lane::Shared;
         for call in calls {
@@ -55,7 +55,7 @@ impl RedisClient {
         lane
     }
 
-    /// Transactions have a connection of their own, so neither part waits for the other.
+    /// Runs transactions beside the others: they have a connection of their own.
     async fn call_in_lanes(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
         let (mut transactions, mut others) =
             split(calls, |call| call.run.lane == Lane::Transactions);
@@ -65,7 +65,8 @@ impl RedisClient {
         );
     }
 
-    /// A cancel uses the connection of its acquire, so that it cannot overtake it.
+    /// Runs the calls together. The first one chooses the connection: a cancel uses that of its acquire, so that it
+    /// cannot overtake it.
     async fn call_together(&self, calls: &mut [&mut Call<'_>], deadline: Deadline) {
         let Some(first) = calls.first() else {
             return;
@@ -79,7 +80,7 @@ impl RedisClient {
                 Err(error) => return fail_all(calls, &error),
             },
         };
-        // As `run`, without a future around these.
+        // `run` in place: one future less.
         let _idle = self
             .rounds(&connection, calls, Lane::Shared, deadline)
             .await;

@@ -18,12 +18,12 @@
 //!
 //! | Step | Reply | Next |
 //! |---|---|---|
-//! | take | another client's value, which may be removed, and whose digest the operator hasn't seen | take the value with this digest |
+//! | take | another client's value that may be removed, with a digest that the operator hasn't seen | take the value with this digest |
 //! | take the value with a digest | | as below |
 //! | take, serve the queue | freed, but more dead waiters stand in the queue than one call removes | serve the queue |
 //! | any | anything else | done |
 //!
-//! Only the queue is served by the last step: by then, the key may have another holder.
+//! The last step only serves the queue, because the key may have another holder by then.
 
 use super::redisson::publishers;
 use super::replies::{Parts, accepted, server_time, wrong_type};
@@ -44,8 +44,8 @@ use crate::resp::{CommandBuf, Replies, Reply, number};
 use crate::scripts::{FORCE_RELEASE, INSPECT, REDISSON_FORCE_RELEASE, REDISSON_INSPECT};
 use crate::wire::{OwnerText, SHARED};
 
-/// How many keys one SCAN looks at: 1,000 calls for 500,000 keys, none of them slower than a millisecond. With 5,000
-/// keys the list is a tenth faster, and each call blocks the server ten times as long.
+/// The keys of one SCAN. With 500, a list of 500,000 keys takes 1,000 calls of less than a millisecond. With 5,000, it is a
+/// tenth faster, but each call blocks the server ten times as long.
 pub const SCANNED_PER_CALL: u64 = 500;
 
 /// The commands for each key of a list: GET, PTTL and ZCARD.
@@ -87,7 +87,7 @@ pub struct ScanState {
     step: ScanStep,
     /// Where the server goes on; `None` when it has returned all keys.
     next: Option<u64>,
-    /// The names that were found, and that this part doesn't read.
+    /// Found names that are left for a later part.
     pending: Vec<String>,
     /// The locks that this part reads.
     names: Vec<LockName>,
@@ -100,7 +100,7 @@ enum ScanStep {
         cursor: u64,
     },
     Read,
-    /// Counts the holders of the shared locks, which are at these places.
+    /// Counts the holders of the shared locks, whose places in `found` are `shared`.
     Count {
         found: Vec<InspectReply>,
         shared: Vec<usize>,
@@ -257,7 +257,7 @@ impl ScanState {
         }
     }
 
-    /// Reads the replies to a step. Returns the part after the last one.
+    /// Reads the replies to a step. Returns the part after the last step; `None` if another one follows.
     fn read(
         &mut self,
         request: &ScanRequest,
@@ -302,7 +302,7 @@ impl ScanState {
         Ok(Some(self.part(0, found)))
     }
 
-    /// Makes the part of what was read, without keys that have expired since they were found or hold something else.
+    /// Makes the part of what was read. Leaves out keys that have expired or hold something else by now.
     fn part(&mut self, scanned: u64, found: Vec<InspectReply>) -> ScanPart {
         let (names, keys) = (self.names.drain(..), self.keys.drain(..));
         let locks = names.zip(keys).zip(found);
@@ -572,7 +572,7 @@ fn read_force(
     let read = accepted(replies.next()).and_then(|reply| parse_force(reply, lock_type));
     let (mut reply, server_us) = match read {
         Ok(read) => read,
-        // The key is free. Who serves the queue is the next acquire.
+        // The key is free already. The next acquire serves the queue.
         Err(refusal) => return Progress::Done(freed(state).ok_or(refusal)),
     };
     notes.server_us = Some(server_us);

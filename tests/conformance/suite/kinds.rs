@@ -10,7 +10,7 @@ use super::subject::{
     NAME, Subject, WAIT, free_at_once, free_within, granted_at_once, granted_within, within,
 };
 
-/// Returns whether the backend has shared locks. A backend without them refuses each kind before it sends anything.
+/// Returns whether the store has shared locks. A store without them refuses each kind before it sends anything.
 async fn has_kinds(s: &Subject) -> bool {
     let refused = s.first.lock(NAME).read().try_acquire().await;
     let Err(LockError::InvalidKind { kind, reason, .. }) = refused else {

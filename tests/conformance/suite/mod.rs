@@ -1,4 +1,4 @@
-//! The contracts of every backend, and the macro that runs them. The tests of topologies include this
+//! The contracts of every store, and the macro that runs them. The tests of topologies include this
 //! file too.
 
 pub(crate) mod holding;
@@ -79,15 +79,15 @@ macro_rules! all_contracts {
 }
 pub(crate) use all_contracts;
 
-/// Runs every contract against a backend, each as a test of its own: `conformance!(memory,
+/// Runs every contract against a store, each as a test of its own: `conformance!(memory,
 /// Subject::in_memory());`.
 #[allow(unused_macros, reason = "one test program has tests of its own")]
 macro_rules! conformance {
-    ($backend:ident, $subject:expr) => {
-        $crate::suite::all_contracts!(conformance @each $backend, $subject;);
+    ($store:ident, $subject:expr) => {
+        $crate::suite::all_contracts!(conformance @each $store, $subject;);
     };
-    (@each $backend:ident, $subject:expr; $($contract:ident)+) => {
-        mod $backend {
+    (@each $store:ident, $subject:expr; $($contract:ident)+) => {
+        mod $store {
             #[allow(unused_imports, reason = "the subject may be written with a path")]
             use super::*;
 
@@ -99,7 +99,7 @@ macro_rules! conformance {
             )+
 
             /// The names of the contracts that ran.
-            #[allow(dead_code, reason = "of interest for one backend only")]
+            #[allow(dead_code, reason = "of interest for one store only")]
             pub(super) const CONTRACTS: &[&str] = &[$(stringify!($contract)),+];
         }
     };

@@ -104,7 +104,7 @@ pub(crate) async fn set_inside_its_own_lock_would_deadlock(s: &Subject) {
 pub(crate) async fn sets_of_readers_and_permits_share_their_locks(s: &Subject) {
     let readers = |turn: usize| s.manager(turn).lock_all(NAMES).read();
     let Ok(first) = readers(0).acquire().await else {
-        // This backend has exclusive locks only.
+        // This store has exclusive locks only.
         return;
     };
     let second = readers(1).acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! A backend under test, and the helpers of the contracts.
+//! A store under test, and the helpers of the contracts.
 
 use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
@@ -18,7 +18,7 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 /// Long enough that a busy machine does not exceed it between two lines of a contract.
 const SHORTEST_TTL: Duration = Duration::from_millis(300);
 
-/// A backend under test.
+/// A store under test.
 pub(crate) struct Subject {
     pub(crate) first: LockManager,
     pub(crate) second: LockManager,
@@ -38,11 +38,11 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The backend without a server. A second manager would have other locks, so both managers are
+    /// The store without a server. A second manager would have other locks, so both managers are
     /// clones of one.
     #[expect(
         clippy::unused_async,
-        reason = "like those of backends that have to connect"
+        reason = "like those of stores that have to connect"
     )]
     pub(crate) async fn in_memory() -> Self {
         let locks = builder("first").in_memory();

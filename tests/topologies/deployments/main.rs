@@ -1,4 +1,4 @@
-//! The contract of every backend, over TLS, in RESP2, behind Sentinels, in a cluster and at a quorum.
+//! The contract of every store, over TLS, in RESP2, behind Sentinels, in a cluster and at a quorum.
 //!
 //! The tests share one deployment of each kind, and have a prefix each.
 

@@ -15,7 +15,7 @@ use lock_protocol::dialect::Scheme;
 use lock_protocol::key::LockKey;
 use lock_protocol::op::OpKind;
 
-/// Calls that come back, and how they were sent.
+/// Calls that were run, and how they were sent.
 type Ran<'a, 'o> = (Vec<&'a mut Call<'o>>, SentAs);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,8 @@ enum SentAs {
     Alone,
 }
 
-/// Runs the calls, those of each node together. A call that its node has not run goes out alone, and so do releases that
-/// join no batch.
+/// Sends the calls of each node together. Those that their node didn't run, and releases that join no batch, go out
+/// alone.
 ///
 /// # Cancel safety
 /// A command that was sent may still run.
@@ -42,9 +42,16 @@ pub(super) async fn run(
         .iter_mut()
         .map(|call| &mut **call)
         .partition(|call| goes_alone(call));
-    let alone: FuturesUnordered<_> = singles
-        .iter_mut()
-        .map(|call| run_alone(nodes, call, deadline))
+    // As on one server: one after the other at each node.
+    let (by_owner, ownerless) = groups(nodes, &mut singles);
+    let queues = by_owner.into_iter().map(|(_, calls)| calls);
+    let queues = queues.chain(ownerless.into_iter().map(|call| vec![call]));
+    let alone: FuturesUnordered<_> = queues
+        .map(|calls| async move {
+            for call in calls {
+                run_alone(nodes, call, deadline).await;
+            }
+        })
         .collect();
     tokio::join!(
         alone.collect::<()>(),
@@ -85,7 +92,7 @@ async fn run_groups(nodes: &Arc<ClusterNodes>, calls: &mut [&mut Call<'_>], dead
                 (vec![call], SentAs::Alone)
             })
         };
-        // The deadline may be the end of the leases, and a holder has to learn in time that its lease goes on.
+        // The deadline may be the end of the leases, and a holder has to hear of its renewal earlier.
         let patience = Deadline::after(Clock::System, deadline.left() / 2);
         finish(running, ownerless, alone, patience).await;
     }
@@ -98,7 +105,7 @@ async fn run_groups(nodes: &Arc<ClusterNodes>, calls: &mut [&mut Call<'_>], dead
 /// Calls, by the nodes that own their slots.
 type ByOwner<'a, 'o> = Vec<(Arc<ClusterNode>, Vec<&'a mut Call<'o>>)>;
 
-/// Returns the calls by the nodes that own their slots, and those of slots that no known node owns.
+/// Groups the calls by the owner of their slot; those without a known owner come second.
 fn groups<'a, 'o>(
     nodes: &ClusterNodes,
     calls: &'a mut [&mut Call<'o>],
@@ -134,8 +141,8 @@ async fn run_group(owner: &ClusterNode, calls: &mut [&mut Call<'_>], deadline: D
     Store::call(&owner.server, calls, Together::Each, deadline).await;
 }
 
-/// Waits for the groups, and sends what they have not run alone, once. After `patience`, no outcome waits for another
-/// node: what is still running then is given up.
+/// Waits for the groups, and sends what they did not run once more, alone. After `patience`, known outcomes wait no
+/// longer for slow nodes: what still runs is given up.
 async fn finish<'a, 'o>(
     mut running: FuturesUnordered<Boxed<'a, Ran<'a, 'o>>>,
     mut unrouted: Vec<&'a mut Call<'o>>,

@@ -17,11 +17,12 @@ use lock_protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, Route
 /// How long a call waits for a connection to a node that seems to be down, before it asks for the owner again.
 const CONNECTING: Duration = Duration::from_millis(100);
 
-/// A slot whose keys move together is open for a moment only.
+/// How often a release finds its slot moving before it frees the key alone. A slot that moves in one step is open for a
+/// moment only.
 const TRIES_BEFORE_FREE: u32 = 2;
 
-/// Runs calls whose keys are in one slot until they have outcomes that no other node can better. Of a set, no
-/// other lock was acquired if the first call has failed.
+/// Runs calls whose keys are in one slot, and follows the replies of the nodes until no other node can help. If the first
+/// call of a set fails, no lock of it was acquired.
 pub(super) async fn run(
     nodes: &Arc<ClusterNodes>,
     calls: &mut [&mut Call<'_>],
@@ -82,7 +83,7 @@ async fn release(
                 match &mut call.outcome {
                     Some(Ok(Outcome::Released(outcome))) => {
                         outcome.was_owner |= has_freed;
-                        // The caller knows whether the lock was valid, and repeats the release.
+                        // This release may have freed the key. The caller repeats it, and knows whether the lock was valid.
                         if let (Some(error), false) = (unconfirmed, outcome.was_owner) {
                             call.outcome = Some(Err(error));
                         }
@@ -154,7 +155,7 @@ struct RoutedCall<'a> {
     tries_again: u32,
     /// Whether the node has to know its epoch.
     gives_tokens: bool,
-    /// Whether the last node had a connection for the call.
+    /// Whether the last node had a connection, so that the call may have been sent.
     was_sent: bool,
 }
 
@@ -214,7 +215,7 @@ impl<'a> RoutedCall<'a> {
         Ok(target)
     }
 
-    /// Decides what follows from an error. Returns it if no other node, and no pause, can help.
+    /// Decides the next step after an error. Returns the error if neither another node nor a pause helps.
     async fn follow(&mut self, error: LockError) -> Result<(), LockError> {
         let failure = if self.was_sent {
             failure_of(&error)
@@ -259,7 +260,8 @@ impl<'a> RoutedCall<'a> {
     }
 }
 
-/// Returns whether the operation may give out a fencing token, so that its node has to know the epoch.
+/// Returns whether the operation may give out a fencing token (a release does so by a handover), so that its node has to
+/// know the epoch.
 pub(super) fn may_give_tokens(kind: &OpKind<'_>) -> bool {
     matches!(
         kind,

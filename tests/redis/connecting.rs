@@ -253,11 +253,11 @@ async fn waiter_without_a_connection_gets_its_grant() {
         entry.is_some_and(|entry| entry.split(' ').nth(1) == Some("s"))
     };
     eventually_async(SOON, is_subscribed).await;
-    let subscribes = |at: &usize| {
+    let is_pubsub = |at: &usize| {
         let requests = proxy.requests(*at);
         requests.windows(9).any(|it| it == b"SUBSCRIBE")
     };
-    let (subscribers, others): (Vec<_>, Vec<_>) = (0..proxy.accepted()).partition(subscribes);
+    let (subscribers, others): (Vec<_>, Vec<_>) = (0..proxy.accepted()).partition(is_pubsub);
     assert_eq!(subscribers.len(), 1);
     proxy.refuse();
     for other in others {

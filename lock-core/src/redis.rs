@@ -145,7 +145,7 @@ impl RedisStore {
     #[cfg(feature = "sentinel")]
     async fn follow_primary(&self, watch: &SentinelWatch) {
         let mut generations = watch.generations();
-        // Without an end: the watch lives as long as this borrow.
+        // Never ends: the watch lives as long as this borrow.
         while generations.changed().await.is_ok() {
             self.client.pool.retire_older();
             self.client.transactions.retire_older();

@@ -1,7 +1,7 @@
 //! The seam between the runtime and what keeps the locks: a server, several servers, or this process.
 //!
-//! A caller puts an operation into a [`Call`], and the store writes the outcome into it. So a new operation is a new kind
-//! of [`Op`], and not a method of each store.
+//! A caller puts an operation into a [`Call`], and the store writes the outcome into it. So a new operation needs
+//! a new kind of [`Op`], but no new method in every store.
 
 use std::future::Future;
 use std::ops::Range;
@@ -111,8 +111,8 @@ pub(crate) struct StoreTraits {
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
-    /// The longest ttl of a lock. At a quorum it is the quarantine: a server that restarted counts again only after all
-    /// leases that it may have forgotten have ended. `None` if there is no limit.
+    /// The longest ttl of a lock. At a quorum it is the quarantine: a server that restarted counts again only once every
+    /// lease it may have forgotten has ended. `None` if there is no limit.
     pub(crate) longest_ttl: Option<Duration>,
 }
 

@@ -90,8 +90,8 @@ async fn acquire_takes_over_a_passed_deadline() {
     held.release().await.unwrap();
 }
 
-/// The release of a deadline must not go out twice. One after the other, a connection that breaks leaves one of them
-/// unconfirmed, and not those of the whole set.
+/// A deadline must not be released twice. If the locks of a set are released one after the other, a broken connection
+/// leaves only one release unconfirmed.
 #[tokio::test]
 async fn locks_of_a_set_are_released_one_after_the_other() {
     let server = RedisServer::start();

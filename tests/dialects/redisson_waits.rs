@@ -10,7 +10,9 @@ use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, SLACK, SOON, all_keys, ki
 use test_support::{Direction, Proxy, RedisServer, Reply, eventually_async};
 use tests::{in_time, one_attempt, poll_once};
 
-use super::redisson::{CHANNEL, FENCED, REDISSON, lock_as_redisson, unlock_as_redisson};
+use super::redisson::{
+    CHANNEL, FENCED, REDISSON, lock_as_redisson, scripts_run, unlock_as_redisson,
+};
 
 /// A waiter that gets no message polls at least this often.
 const CAP: Duration = Duration::from_secs(1);
@@ -50,15 +52,6 @@ pub(crate) async fn is_subscribed(server: &RedisServer) {
     tokio::time::sleep(ms(50)).await;
 }
 
-fn acquires(server: &RedisServer) -> i64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let line = stats.text().lines().find_map(|line| {
-        let rest = line.strip_prefix("cmdstat_evalsha:calls=")?;
-        rest.split(',').next()?.parse().ok()
-    });
-    line.unwrap_or(0)
-}
-
 #[tokio::test]
 async fn message_wakes_a_waiter() {
     let server = RedisServer::start();
@@ -66,11 +59,11 @@ async fn message_wakes_a_waiter() {
     lock_as_redisson(&server, LONG);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     is_subscribed(&server).await;
-    let before = acquires(&server);
+    let before = scripts_run(&server);
     assert_eq!(unlock_as_redisson(&server), 1);
     let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
     assert_eq!(woken.load(Ordering::Relaxed), 1);
-    assert_eq!(acquires(&server) - before, 1, "one poll");
+    assert_eq!(scripts_run(&server) - before, 1, "one poll");
     held.release().await.unwrap();
 }
 
@@ -83,9 +76,9 @@ async fn release_before_the_subscription_is_not_missed() {
     // A new connection and a subscription take some of these times.
     proxy.delay(Direction::ToServer, ms(20));
     lock_as_redisson(&server, LONG);
-    let before = acquires(&server);
+    let before = scripts_run(&server);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
-    eventually_async(SOON, async || acquires(&server) > before).await;
+    eventually_async(SOON, async || scripts_run(&server) > before).await;
     assert_eq!(unlock_as_redisson(&server), 0, "no subscription yet");
     let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
     held.release().await.unwrap();
@@ -106,9 +99,9 @@ async fn message_that_overtakes_the_reply_is_not_missed() {
     lock_as_redisson(&server, LONG);
     // The connection of this runtime.
     proxy.hold(0, Direction::ToClient);
-    let before = acquires(&server);
+    let before = scripts_run(&server);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
-    eventually_async(SOON, async || acquires(&server) > before).await;
+    eventually_async(SOON, async || scripts_run(&server) > before).await;
     assert_eq!(unlock_as_redisson(&server), 1);
     tokio::time::sleep(ms(50)).await;
     proxy.resume(0);
@@ -252,9 +245,9 @@ async fn broken_subscription_is_made_again() {
     // Until it relies on the new subscription, it polls often.
     let mut before = -1;
     eventually_async(SOON, async || {
-        let polled = std::mem::replace(&mut before, acquires(&server));
+        let polled = std::mem::replace(&mut before, scripts_run(&server));
         tokio::time::sleep(ms(150)).await;
-        polled == acquires(&server)
+        polled == scripts_run(&server)
     })
     .await;
     let before = woken.load(Ordering::Relaxed);
@@ -282,11 +275,11 @@ async fn message_during_a_break_is_not_missed() {
     lock_as_redisson(&server, LONG);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());
     is_subscribed(&server).await;
-    let before = acquires(&server);
+    let before = scripts_run(&server);
     // The next connection subscribes a moment later.
     proxy.delay(Direction::ToServer, ms(30));
     assert_eq!(kill_clients(&server, "pubsub"), 1);
-    eventually_async(SOON, async || acquires(&server) > before).await;
+    eventually_async(SOON, async || scripts_run(&server) > before).await;
     assert_eq!(unlock_as_redisson(&server), 0);
     let held = in_time(ms(1_000), waiting).await.unwrap().unwrap();
     held.release().await.unwrap();

@@ -26,6 +26,7 @@ mod credentials;
 mod dial;
 mod errors;
 mod handshake;
+mod link;
 mod listening;
 mod login;
 mod node;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::{BackendErrorKind, LockError, LockManager};
 use test_support::fixtures::{NAME, SLACK, SOON, keys, ms, queue_length};
 use test_support::{Proxy, RedisServer, eventually_async};
-use tests::{backend_error_kind, poll_once, shut_down};
+use tests::{Trace, backend_error_kind, one_attempt, poll_once, shut_down};
 
 use super::{connect, connect_with};
 
@@ -95,6 +95,23 @@ async fn futures_of<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Outpu
         outcomes.push(future.await);
     }
     outcomes
+}
+
+/// A manager that sends nothing notices at once that its connections have ended, and the next call opens another one
+/// before it sends a command.
+#[tokio::test]
+async fn end_of_an_idle_connection_is_noticed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (trace, _collecting) = Trace::begin();
+    let locks = connect_with(one_attempt(LockManager::builder()), &proxy.url()).await;
+    assert!(locks.health().connected);
+    proxy.cut_all();
+    eventually_async(SOON, async || !locks.health().connected).await;
+    assert_eq!(trace.count("lock.disconnected"), 1, "{}", trace.text());
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    assert!(locks.health().connected);
+    held.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -1,19 +1,21 @@
 //! One connection to one server process.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{RedisConnectionInfo, RedisError};
+use redis::RedisConnectionInfo;
 use tokio::time::error::Elapsed;
 
 use super::credentials::{self, Issued};
-use super::errors::{io_error, timed_out};
+use super::dial::Stream;
+use super::errors::timed_out;
 use super::handshake::Greeting;
+use super::link::Link;
 use super::node::Node;
-use super::report::ConnectionReport;
 use super::transport::{Expected, Transport};
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::LockError;
 use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
@@ -27,10 +29,9 @@ use crate::sync::Mutex;
 /// A connection to a primary, with the scripts loaded.
 pub(super) struct Connection {
     transport: Transport,
-    pub(super) node: Arc<Node>,
+    pub(super) link: Arc<Link>,
     /// The user that has logged in; `None` for the default user.
     pub(super) user: Option<Arc<str>>,
-    pub(super) report: ConnectionReport,
     pub(super) origin: Origin,
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
@@ -44,19 +45,7 @@ pub(super) struct Connection {
     pub(super) abilities: Abilities,
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
-    broken: AtomicBool,
-    /// Another server is the primary now: replies that arrive here do not count.
-    retired: AtomicBool,
     is_asking: bool,
-    broken_by: Mutex<Option<LockError>>,
-    /// The server has executed a command.
-    has_answered: AtomicBool,
-    /// The time after which a command without a reply shows that the connection is broken.
-    patience: Duration,
-    /// When the oldest command without a reply since the last reply was sent, in nanoseconds; zero
-    /// when there is none. A count of timeouts would prove nothing: a command with little time left
-    /// also times out on a good connection.
-    silent_since: AtomicU64,
     /// When to log in with new credentials.
     renew_login_at: Mutex<Option<Moment>>,
 }
@@ -74,69 +63,40 @@ pub(super) fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
-/// What a connection takes from its connector.
-pub(super) struct ConnectionSettings {
-    pub(super) is_asking: bool,
-    /// The time after which a command without a reply shows that the connection is broken.
-    pub(super) patience: Duration,
-    pub(super) renew_login_at: Option<Moment>,
-}
-
 impl Connection {
-    pub(super) fn new(
-        transport: Transport,
-        report: ConnectionReport,
-        node: Arc<Node>,
+    /// Starts the driver of the connection on the current runtime.
+    pub(super) fn start(
+        stream: Stream,
+        link: Link,
         login: &RedisConnectionInfo,
         greeting: Greeting,
-        settings: &ConnectionSettings,
+        is_asking: bool,
+        renew_login_at: Option<Moment>,
     ) -> Self {
+        let link = Arc::new(link);
         Self {
-            transport,
+            transport: Transport::start(stream, Arc::clone(&link)),
+            link,
             user: login_user(login),
-            report,
-            node,
             origin: next_origin(),
             first: greeting.first,
             clock_difference: greeting.clock_difference,
             uptime: greeting.uptime,
             abilities: greeting.abilities,
             turn: tokio::sync::Mutex::default(),
-            broken: AtomicBool::new(false),
-            retired: AtomicBool::new(false),
-            is_asking: settings.is_asking,
-            broken_by: Mutex::default(),
-            has_answered: AtomicBool::new(false),
-            patience: settings.patience,
-            silent_since: AtomicU64::new(0),
-            renew_login_at: Mutex::new(settings.renew_login_at),
+            is_asking,
+            renew_login_at: Mutex::new(renew_login_at),
         }
     }
 
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Acquire)
+    pub(super) fn node(&self) -> &Node {
+        &self.link.node
     }
 
-    /// Marks the connection broken, so that it is not used any more.
-    pub(super) fn mark_broken(&self, error: &LockError) {
-        self.node.connection_broke(error);
-        let broken_by = error.clone();
-        let replaced = self.broken_by.lock().replace(broken_by);
-        drop(replaced);
-        if !self.broken.swap(true, Ordering::AcqRel) {
-            self.report.disconnected(Some(error));
-        }
+    /// Sends no more commands, because the server can't be used. Callers that wait for a reply still get it.
+    pub(super) fn give_up(&self, error: &LockError) {
+        self.link.ended(error);
         self.transport.give_up();
-    }
-
-    /// Returns whether the server has executed a command over this connection.
-    pub(super) fn has_answered(&self) -> bool {
-        self.has_answered.load(Ordering::Relaxed)
-    }
-
-    /// Returns the error that broke the connection.
-    pub(super) fn broken_by(&self) -> Option<LockError> {
-        self.broken_by.lock().clone()
     }
 
     /// Returns when to log in with new credentials.
@@ -151,7 +111,7 @@ impl Connection {
         // Not inside a transaction.
         let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
             .await
-            .map_err(|_elapsed| timed_out(&self.unreachable_text()))?;
+            .map_err(|_elapsed| timed_out(&self.link.unreachable_text()))?;
         let replies = self.ask(|out| issued.write_auth(out), 1, deadline.left());
         match accepted(Replies::new(&replies.await?).next()) {
             Ok(_) => {
@@ -160,7 +120,7 @@ impl Connection {
             }
             Err(refusal) => {
                 let error = credentials::refused(&refusal);
-                self.mark_broken(&error);
+                self.give_up(&error);
                 Err(error)
             }
         }
@@ -177,27 +137,18 @@ impl Connection {
     /// Returns the lowest fencing token that a grant may have.
     pub(super) fn floor_us(&self) -> u64 {
         let floor_us = self.first.server_us.saturating_add(self.lead_us());
-        floor_us.max(self.node.floor_us())
+        floor_us.max(self.node().floor_us())
     }
 
     /// Returns how far the seed of a counter lies ahead of the server's time.
     pub(super) fn lead_us(&self) -> u64 {
-        self.node.lead_us()
+        self.node().lead_us()
     }
 
     /// Stops using the connection, because another server is the primary now. Callers that wait for a
     /// reply get an error.
     pub(super) fn retire(&self) {
-        let error = LockError::advised(
-            BackendErrorKind::NotPrimary,
-            format!(
-                "the lock server at {} is not used as the primary any more",
-                self.node.text
-            ),
-            "try again: the next call goes to the primary that the Sentinels name",
-        );
-        self.retired.store(true, Ordering::Release);
-        self.mark_broken(&error);
+        self.link.retired();
         self.transport.abort();
     }
 
@@ -241,58 +192,33 @@ impl Connection {
         }
         let replies = tokio::time::timeout(limit, self.transport.call(write, expected)).await;
         let replies = self.classify(replies, limit)?;
-        if !self.has_answered() && Replies::new(&replies).any(|reply| reply.error().is_none()) {
-            self.has_answered.store(true, Ordering::Relaxed);
-        }
         Ok(replies)
     }
 
-    /// Records a command that was sent `limit` ago and got no reply. Returns whether the server has
-    /// been silent for at least `span`.
-    fn is_silent_for(&self, span: Duration, limit: Duration) -> bool {
-        let now = Clock::System.now();
-        let sent = now.minus(limit).as_nanos().max(1);
-        let known = self.silent_since.load(Ordering::Relaxed);
-        if known == 0 {
-            // A concurrent call that also sees zero records the same silence.
-            self.silent_since.store(sent, Ordering::Relaxed);
-        }
-        let since = if known == 0 { sent } else { known.min(sent) };
-        now.since(Moment::from_nanos(since)) >= span
-    }
-
-    fn unusable(&self, error: &RedisError) -> LockError {
-        io_error(self.unreachable_text(), error)
-    }
-
-    fn unreachable_text(&self) -> String {
-        format!("cannot reach the lock server at {}", self.node.text)
-    }
-
-    /// Records what a missing reply says about the connection.
+    /// Records what replies, or a missing reply, say about the connection.
     fn classify(
         &self,
-        replies: Result<std::io::Result<Vec<u8>>, Elapsed>,
+        replies: Result<io::Result<Vec<u8>>, Elapsed>,
         limit: Duration,
     ) -> Result<Vec<u8>, LockError> {
         match replies {
-            Ok(_) if self.retired.load(Ordering::Acquire) => Err(self
-                .broken_by()
-                .unwrap_or_else(|| timed_out(&self.unreachable_text()))),
             Ok(Ok(replies)) => {
-                self.silent_since.store(0, Ordering::Relaxed);
+                // Those to `ASKING` say nothing.
+                let of_others = usize::from(self.is_asking);
+                let own = || {
+                    Replies::new(&replies)
+                        .skip(of_others)
+                        .step_by(1 + of_others)
+                };
+                self.link
+                    .replied(|| own().any(|reply| reply.error().is_none()))?;
                 Ok(replies)
             }
-            Ok(Err(error)) => {
-                let error = self.unusable(&error.into());
-                self.mark_broken(&error);
-                Err(error)
-            }
+            Ok(Err(error)) => Err(self.link.failed(&error)),
             Err(_elapsed) => {
-                let error = timed_out(&self.unreachable_text());
-                // A network that drops packets never reports that the connection is dead.
-                if limit >= self.patience || self.is_silent_for(self.patience / 2, limit) {
-                    self.mark_broken(&error);
+                let (error, has_ended) = self.link.stays_silent(limit);
+                if has_ended {
+                    self.transport.give_up();
                 }
                 Err(error)
             }

@@ -8,16 +8,16 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 
 use super::access::{Access, kind_of_this_thread};
-use super::connection::{Connection, ConnectionSettings};
+use super::connection::Connection;
 use super::credentials::Issued;
 use super::dial::{Stream, dial};
 use super::errors::{connect_error, timed_out};
 use super::handshake::Greeting;
+use super::link::Link;
 use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
 use super::node::{EpochReply, Node, Whereabouts};
 use super::place::Protocol;
 use super::report::ConnectionReport;
-use super::transport::Transport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
@@ -154,18 +154,14 @@ impl Connector {
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
         let kind = kind_of_this_thread();
         let opened = self.open(kind, limit).await?;
-        let node = opened.node;
-        Ok(Connection::new(
-            Transport::start(opened.stream, Arc::clone(&self.reporter)),
-            self.report(&node, kind),
-            node,
+        let report = self.report(&opened.node, kind);
+        Ok(Connection::start(
+            opened.stream,
+            Link::new(opened.node, report, self.timeout),
             &opened.login,
             opened.greeting,
-            &ConnectionSettings {
-                is_asking: self.is_asking,
-                patience: self.timeout,
-                renew_login_at: opened.issued.and_then(|issued| issued.renew_at),
-            },
+            self.is_asking,
+            opened.issued.and_then(|issued| issued.renew_at),
         ))
     }
 

@@ -207,7 +207,7 @@ impl CredentialSource {
     fn live_connections(&self) -> Vec<Arc<Connection>> {
         let known = self.logins.lock().connections.clone();
         let connections = known.iter().filter_map(Weak::upgrade);
-        connections.filter(|it| !it.is_broken()).collect()
+        connections.filter(|it| it.link.is_open()).collect()
     }
 
     /// Returns the earliest time at which a login has to be renewed.

@@ -55,18 +55,29 @@ struct RuntimeConnection {
     _open: oneshot::Sender<()>,
 }
 
+/// | State | Event | Next |
+/// |---|---|---|
+/// | idle, failed, stopped | a caller needs a connection | dialing |
+/// | up | a caller finds that the connection has ended, or leads to an earlier server | dialing |
+/// | dialing | a connection | up |
+/// | dialing | an error; a caller waits, and another attempt may cure it | dialing, after a pause |
+/// | dialing | another error | failed |
+/// | dialing | the task is dropped: its runtime is shutting down | stopped |
+enum Dial {
+    Idle,
+    /// A task of the runtime is connecting. With the error of the latest attempt, or of the last connection.
+    Dialing(Option<LockError>),
+    Up(Arc<Connection>, Moment),
+    Failed(LockError),
+    Stopped,
+}
+
 struct DialState {
-    current: Option<Arc<Connection>>,
-    /// A task of the runtime is connecting.
-    is_dialing: bool,
-    /// That task was dropped before it finished: its runtime is shutting down.
-    was_dropped: bool,
+    dial: Dial,
+    /// There was a connection before.
+    was_up: bool,
     /// The number of callers that wait for a connection.
     waiting: usize,
-    /// When the current connection was made; `None` once a replacement has been started.
-    connected_at: Option<Moment>,
-    /// The error of the latest attempt to connect, if it failed.
-    failure: Option<LockError>,
     /// The earliest time of the next attempt.
     again_at: Moment,
     backoff: Backoff,
@@ -108,7 +119,7 @@ impl Pool {
                 }
                 self.dial(&runtime);
                 // While a runtime shuts down, `spawn` drops the task before it returns.
-                if runtime.state.lock().was_dropped {
+                if matches!(runtime.state.lock().dial, Dial::Stopped) {
                     return Err(LockError::NoRuntime);
                 }
                 outcome_known.await;
@@ -165,13 +176,9 @@ impl Pool {
         let connection = Arc::new(self.connector.connect(limit).await?);
         self.connector.registers(&connection);
         self.saw_run_id(connection.first.run_id);
-        connection.report.connected(false);
+        connection.link.report.connected(false);
         let runtime = self.for_runtime()?;
-        let replaced = runtime
-            .state
-            .lock()
-            .current
-            .replace(Arc::clone(&connection));
+        let replaced = runtime.state.lock().up(&connection);
         drop(replaced);
         Ok(connection)
     }
@@ -182,7 +189,7 @@ impl Pool {
         runtimes
             .iter()
             .filter_map(|runtime| runtime.current())
-            .find(|connection| connection.origin == origin && !connection.is_broken())
+            .find(|connection| connection.origin == origin && connection.link.is_open())
     }
 
     /// Stops using the connections to an earlier primary.
@@ -190,7 +197,7 @@ impl Pool {
         let generation = self.connector.whereabouts.generation();
         let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
         for connection in runtimes.iter().filter_map(|runtime| runtime.current()) {
-            if connection.node.generation < generation {
+            if connection.node().generation < generation {
                 connection.retire();
             }
         }
@@ -205,45 +212,48 @@ impl Pool {
         let newest = self.last_seen.run_id.load(Ordering::Relaxed);
         let generation = self.connector.whereabouts.generation();
         runtime.current().filter(|connection| {
-            !connection.is_broken()
+            connection.link.is_open()
                 && connection.first.run_id == newest
-                && connection.node.generation == generation
+                && connection.node().generation == generation
         })
     }
 
     fn last_failure(&self, runtime: &RuntimeConnection) -> LockError {
-        let known = runtime.state.lock().failure.clone();
+        let known = match &runtime.state.lock().dial {
+            Dial::Dialing(error) => error.clone(),
+            Dial::Failed(error) => Some(error.clone()),
+            Dial::Idle | Dial::Up(..) | Dial::Stopped => None,
+        };
         known.unwrap_or_else(|| self.connector.no_answer())
     }
 
     /// Starts the task that connects, unless it is running.
     fn dial(&self, runtime: &Arc<RuntimeConnection>) {
-        let mut replaced = None;
-        {
-            let now = Clock::System.now();
-            let current = runtime.current();
-            let has_answered = current
-                .as_ref()
-                .is_some_and(|current| current.has_answered());
-            let broken_by = current.and_then(|current| current.broken_by());
+        let now = Clock::System.now();
+        let current = runtime.current();
+        let link = current.as_ref().map(|current| &current.link);
+        let has_answered = link.is_some_and(|link| link.has_answered());
+        let error = link.and_then(|link| link.end()?.error);
+        let replaced = {
             let mut state = runtime.state.lock();
-            if state.is_dialing {
-                return;
-            }
-            state.is_dialing = true;
-            state.was_dropped = false;
-            if let Some(at) = state.connected_at.take() {
-                let is_steady = now.since(at) >= STEADY;
-                // The server may accept connections and reject each command.
-                if is_steady || has_answered {
-                    state.backoff.reset();
+            let error = match state.dial {
+                Dial::Dialing(_) => return,
+                Dial::Up(_, at) => {
+                    let is_steady = now.since(at) >= STEADY;
+                    // The server may accept connections and reject each command.
+                    if is_steady || has_answered {
+                        state.backoff.reset();
+                    }
+                    if !is_steady {
+                        state.again_at = now.plus(state.backoff.pause());
+                    }
+                    error
                 }
-                if !is_steady {
-                    state.again_at = now.plus(state.backoff.pause());
-                }
-                replaced = std::mem::replace(&mut state.failure, broken_by);
-            }
-        }
+                Dial::Failed(ref error) => Some(error.clone()),
+                Dial::Idle | Dial::Stopped => None,
+            };
+            std::mem::replace(&mut state.dial, Dial::Dialing(error))
+        };
         drop(replaced);
         let dialing = Dialing {
             runtime: Arc::clone(runtime),
@@ -270,12 +280,9 @@ impl Pool {
             }
             let runtime = Arc::new(RuntimeConnection {
                 state: Mutex::new(DialState {
-                    current: None,
-                    is_dialing: false,
-                    was_dropped: false,
+                    dial: Dial::Idle,
+                    was_up: false,
                     waiting: 0,
-                    connected_at: None,
-                    failure: None,
                     again_at: Clock::System.now(),
                     backoff: Backoff::new(Jitter::from_os()),
                 }),
@@ -303,16 +310,31 @@ impl Pool {
 
 impl RuntimeConnection {
     fn current(&self) -> Option<Arc<Connection>> {
-        self.state.lock().current.clone()
+        match &self.state.lock().dial {
+            Dial::Up(connection, _) => Some(Arc::clone(connection)),
+            _ => None,
+        }
     }
 
     /// Returns an error that another attempt does not cure, while it is recent.
     fn lasting_failure(&self) -> Option<LockError> {
         let now = Clock::System.now();
         let state = self.state.lock();
-        let failure = state.failure.as_ref()?;
-        let is_lasting = !failure.is_retryable() && now < state.again_at;
-        is_lasting.then(|| failure.clone())
+        match &state.dial {
+            Dial::Failed(error) if !error.is_retryable() && now < state.again_at => {
+                Some(error.clone())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl DialState {
+    /// Uses a new connection. Returns what is to be dropped outside of the mutex.
+    fn up(&mut self, connection: &Arc<Connection>) -> Dial {
+        self.was_up = true;
+        let up = Dial::Up(Arc::clone(connection), Clock::System.now());
+        std::mem::replace(&mut self.dial, up)
     }
 }
 
@@ -362,7 +384,7 @@ impl Dialing {
                     last_seen.is_down.store(false, Ordering::Relaxed);
                     let connection = Arc::new(connection);
                     connector.registers(&connection);
-                    self.succeeded(connection);
+                    self.succeeded(&connection);
                 }
                 Err(error) => {
                     last_seen.is_down.store(true, Ordering::Relaxed);
@@ -375,20 +397,14 @@ impl Dialing {
         }
     }
 
-    fn succeeded(&mut self, connection: Arc<Connection>) {
-        let now = Clock::System.now();
-        let report = connection.report.clone();
-        let replaced = {
+    fn succeeded(&mut self, connection: &Arc<Connection>) {
+        let (is_reconnect, replaced) = {
             let mut state = self.runtime.state.lock();
-            state.is_dialing = false;
-            state.connected_at = Some(now);
-            let connection = state.current.replace(connection);
-            (connection, state.failure.take())
+            (state.was_up, state.up(connection))
         };
         self.is_over = true;
-        let is_reconnect = replaced.0.is_some();
         drop(replaced);
-        report.connected(is_reconnect);
+        connection.link.report.connected(is_reconnect);
     }
 
     fn failed(&mut self, error: LockError) {
@@ -397,12 +413,14 @@ impl Dialing {
         let (is_last, replaced) = {
             let mut state = self.runtime.state.lock();
             state.again_at = now.plus(state.backoff.pause());
-            let replaced = state.failure.replace(error);
+            // Under the same lock as the count of waiting callers: the next caller starts a new task.
             let is_last = lasts || state.waiting == 0;
-            // Under the same lock as the count of waiting callers: the next caller starts a new
-            // task.
-            state.is_dialing = !is_last;
-            (is_last, replaced)
+            let dial = if is_last {
+                Dial::Failed(error)
+            } else {
+                Dial::Dialing(Some(error))
+            };
+            (is_last, std::mem::replace(&mut state.dial, dial))
         };
         self.is_over = is_last;
         drop(replaced);
@@ -416,9 +434,8 @@ impl Drop for Dialing {
             return;
         }
         if !self.is_over {
-            let mut state = self.runtime.state.lock();
-            state.is_dialing = false;
-            state.was_dropped = true;
+            let stopped = std::mem::replace(&mut self.runtime.state.lock().dial, Dial::Stopped);
+            drop(stopped);
         }
         let outcome_known = &self.runtime.outcome_known;
         self.reporter.waking(|| outcome_known.notify_waiters());

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::dial::{ReadHalf, Stream, WriteHalf};
+use super::link::Link;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
-use crate::telemetry::Reporter;
 
 mod driver;
 
@@ -39,7 +39,7 @@ pub(super) struct Transport {
 struct Shared {
     write: WriteHalf,
     state: Mutex<State>,
-    reporter: Arc<Reporter>,
+    link: Arc<Link>,
     process: Process,
 }
 
@@ -91,12 +91,12 @@ struct Slot {
 
 impl Transport {
     /// Starts the driver on the current runtime.
-    pub(super) fn start(stream: Stream, reporter: Arc<Reporter>) -> Self {
+    pub(super) fn start(stream: Stream, link: Arc<Link>) -> Self {
         let (read, write) = stream.into_split();
         let shared = Arc::new(Shared {
             write,
             state: Mutex::new(State::new()),
-            reporter,
+            link,
             process: Process::current(),
         });
         assert_no_mutex_held();
@@ -288,7 +288,7 @@ impl Shared {
     /// Wakes a task. A waker is foreign code: no mutex may be held.
     fn wake(&self, waker: Option<Waker>) {
         if let Some(waker) = waker {
-            self.reporter.waking(|| waker.wake());
+            self.link.report.reporter.waking(|| waker.wake());
         }
     }
 

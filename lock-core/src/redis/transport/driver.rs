@@ -132,12 +132,17 @@ impl Driver {
         result
     }
 
-    fn fail(&mut self, error: &io::Error) {
-        let wakers = self.shared.state.lock().fail(error);
+    /// Ends the connection. Returns whether it was open: neither this side had closed it, nor had it failed before.
+    fn fail(&mut self, error: &io::Error) -> bool {
+        let (was_open, wakers) = {
+            let mut state = self.shared.state.lock();
+            (matches!(state.end, End::Open), state.fail(error))
+        };
         self.shared.write.shut_down();
         for waker in wakers {
             self.shared.wake(Some(waker));
         }
+        was_open
     }
 }
 
@@ -201,7 +206,11 @@ impl Future for Driver {
             },
             failed => failed,
         };
-        failed.map(|error| this.fail(&error))
+        failed.map(|error| {
+            if this.fail(&error) {
+                this.shared.link.failed(&error);
+            }
+        })
     }
 }
 
@@ -213,6 +222,8 @@ impl Drop for Driver {
             return;
         }
         let text = "the runtime of the connection has ended";
-        self.fail(&io::Error::new(io::ErrorKind::NotConnected, text));
+        if self.fail(&io::Error::new(io::ErrorKind::NotConnected, text)) {
+            self.shared.link.closed();
+        }
     }
 }

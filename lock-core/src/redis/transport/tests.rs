@@ -6,13 +6,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::redis::node::Node;
+use crate::redis::place::NodeAddress;
+use crate::redis::report::ConnectionReport;
+use crate::telemetry::ConnectionKind;
 use lock_protocol::resp::OPERATOR_REPLY;
 
 mod stress;
 
+fn link() -> Arc<Link> {
+    let node = Arc::new(Node::new(NodeAddress::Unix("/socket".into())));
+    let report = ConnectionReport {
+        reporter: Arc::default(),
+        server: Arc::clone(&node.server),
+        kind: ConnectionKind::Command,
+    };
+    Arc::new(Link::new(node, report, Duration::from_secs(1)))
+}
+
 fn connected() -> (Arc<Transport>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let transport = Transport::start(Stream::Unix(ours), Arc::default());
+    let transport = Transport::start(Stream::Unix(ours), link());
     (Arc::new(transport), theirs)
 }
 

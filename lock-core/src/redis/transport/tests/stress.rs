@@ -141,7 +141,7 @@ fn one_connection(callers: [&tokio::runtime::Runtime; 2], random: &mut Random) {
         callers[0].block_on(async { UnixStream::from_std(theirs).unwrap() })
     };
     callers[0].spawn(serve(theirs, ending, random.fork()));
-    let transport = own.block_on(async { Transport::start(Stream::Unix(ours), Arc::default()) });
+    let transport = own.block_on(async { Transport::start(Stream::Unix(ours), link()) });
     let transport = Arc::new(transport);
     let mut calling = JoinSet::new();
     for caller in 0..CALLERS {

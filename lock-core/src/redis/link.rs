@@ -1,0 +1,194 @@
+//! Whether a connection works: one answer for commands, pool, health and telemetry.
+//!
+//! | State | Event | Next |
+//! |---|---|---|
+//! | up | a command got no reply in its time | silent since it was sent |
+//! | silent | a reply | up |
+//! | silent | a command got no reply, and the silence has lasted for half of the patience | ended |
+//! | up, silent | a command waited for all of the patience | ended |
+//! | up, silent | the socket failed, or a reply shows that the server can't be used | ended |
+//! | any | another server is the primary | retired: replies that arrive now don't count |
+//! | ended, retired | anything else | the same; the first error stays |
+//!
+//! A count of timeouts would prove nothing: a command with little time left also times out on a good connection. And a
+//! network that drops packets never reports that a connection is dead.
+//!
+//! The state is one atomic number, because each reply looks at it. Whoever ends the link first reports the end. The
+//! driver ends it as soon as the socket does, so no caller has to lose a command to notice.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::RedisError;
+
+use super::errors::{io_error, timed_out};
+use super::node::Node;
+use super::report::ConnectionReport;
+use crate::error::{BackendErrorKind, LockError};
+use crate::sync::Mutex;
+use lock_protocol::clock::{Clock, Moment};
+
+/// Less is the moment since which the server is silent, in nanoseconds.
+const ENDED: u64 = u64::MAX - 1;
+const RETIRED: u64 = u64::MAX;
+const UP: u64 = 0;
+
+/// The state of one connection.
+pub(super) struct Link {
+    state: AtomicU64,
+    end: Mutex<Option<LinkEnd>>,
+    /// The server has executed a command.
+    has_answered: AtomicBool,
+    /// The time after which a command without a reply shows that the connection is broken.
+    patience: Duration,
+    pub(super) node: Arc<Node>,
+    pub(super) report: ConnectionReport,
+}
+
+/// The end of a connection.
+#[derive(Clone)]
+pub(super) struct LinkEnd {
+    /// `None` if this side closed it.
+    pub(super) error: Option<LockError>,
+    pub(super) at: Moment,
+}
+
+impl Link {
+    pub(super) fn new(node: Arc<Node>, report: ConnectionReport, patience: Duration) -> Self {
+        Self {
+            state: AtomicU64::new(UP),
+            end: Mutex::default(),
+            has_answered: AtomicBool::new(false),
+            patience,
+            node,
+            report,
+        }
+    }
+
+    /// Returns whether new commands may be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.load(Ordering::Acquire) < ENDED
+    }
+
+    /// Returns whether the server has executed a command over this connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// Returns how the connection ended.
+    pub(super) fn end(&self) -> Option<LinkEnd> {
+        self.end.lock().clone()
+    }
+
+    /// Returns when the connection ended, if it has.
+    #[cfg(feature = "quorum")]
+    pub(super) fn ended_at(&self) -> Option<Moment> {
+        self.end.lock().as_ref().map(|end| end.at)
+    }
+
+    pub(super) fn unreachable_text(&self) -> String {
+        format!("cannot reach the lock server at {}", self.node.text)
+    }
+
+    /// Records a reply. Returns an error if it doesn't count any more. `is_executed` says whether it belongs to a
+    /// command that was executed.
+    pub(super) fn replied(&self, is_executed: impl FnOnce() -> bool) -> Result<(), LockError> {
+        match self.state.load(Ordering::Acquire) {
+            UP | ENDED => {}
+            RETIRED => return Err(self.error_of_retired()),
+            silent => self.change_from(silent, UP),
+        }
+        if !self.has_answered() && is_executed() {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn error_of_retired(&self) -> LockError {
+        let known = self.end().and_then(|end| end.error);
+        known.unwrap_or_else(|| timed_out(&self.unreachable_text()))
+    }
+
+    /// Records a command without a reply that was sent `limit` ago. Returns its error, and whether the link ended.
+    pub(super) fn stays_silent(&self, limit: Duration) -> (LockError, bool) {
+        let error = timed_out(&self.unreachable_text());
+        let now = Clock::System.now();
+        let sent = now.minus(limit).as_nanos().max(1);
+        let known = self.state.load(Ordering::Acquire);
+        if known == UP {
+            // A concurrent call that also sees it up records the same silence.
+            self.change_from(UP, sent);
+        }
+        let since = if known == UP { sent } else { known.min(sent) };
+        let silence = now.since(Moment::from_nanos(since));
+        let ends = limit >= self.patience || silence >= self.patience / 2;
+        if ends {
+            self.ended(&error);
+        }
+        (error, ends)
+    }
+
+    /// Ends the link, because a reply shows that the server can't be used, or because none comes.
+    pub(super) fn ended(&self, error: &LockError) {
+        self.node.connection_broke(error);
+        if self.ends(ENDED, Some(error.clone())) {
+            self.report.disconnected(Some(error));
+        }
+    }
+
+    /// Ends the link, because the socket did. Returns the error for callers.
+    pub(super) fn failed(&self, error: &io::Error) -> LockError {
+        let error = RedisError::from(io::Error::new(error.kind(), error.to_string()));
+        let error = io_error(self.unreachable_text(), &error);
+        self.ended(&error);
+        match self.state.load(Ordering::Acquire) {
+            RETIRED => self.error_of_retired(),
+            _ => error,
+        }
+    }
+
+    /// Ends the link without a report: this side closed the connection, or the runtime of its driver has ended.
+    pub(super) fn closed(&self) {
+        self.ends(ENDED, None);
+    }
+
+    /// Ends the link, because another server is the primary now. Replies that arrive after that don't count.
+    pub(super) fn retired(&self) {
+        let error = LockError::advised(
+            BackendErrorKind::NotPrimary,
+            format!(
+                "the lock server at {} is not used as the primary any more",
+                self.node.text
+            ),
+            "try again: the next call goes to the primary that the Sentinels name",
+        );
+        self.node.connection_broke(&error);
+        if self.ends(RETIRED, Some(error.clone())) {
+            self.report.disconnected(Some(&error));
+        }
+    }
+
+    /// Sets the state. Returns whether the link ended just now: then this error is the one that counts.
+    fn ends(&self, state: u64, error: Option<LockError>) -> bool {
+        let at = Clock::System.now();
+        let mut end = Some(LinkEnd { error, at });
+        {
+            let mut known = self.end.lock();
+            if known.is_none() {
+                *known = end.take();
+            }
+        }
+        // What is left is dropped outside of the mutex: an error may have a foreign cause.
+        drop(end);
+        self.state.fetch_max(state, Ordering::AcqRel) < ENDED
+    }
+
+    /// Changes the state of an open link, unless another thread did.
+    fn change_from(&self, known: u64, to: u64) {
+        let _newer = self
+            .state
+            .compare_exchange(known, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+}

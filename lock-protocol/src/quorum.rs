@@ -10,12 +10,14 @@
 
 mod acquire;
 mod lease;
+mod members;
 mod release;
 
 use std::time::Duration;
 
 pub use acquire::{BusyServer, QuorumAcquire, QuorumOutcome};
 pub use lease::{QuorumLease, RenewalRound};
+pub use members::{Members, SeenProcess, Standing};
 pub use release::{QuorumRelease, ReleaseRound};
 
 use super::clock::Moment;

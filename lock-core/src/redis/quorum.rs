@@ -33,7 +33,6 @@ use lock_protocol::quorum::majority;
 mod admin;
 mod attempt;
 mod held;
-mod quarantine;
 mod release;
 mod renewing;
 mod server;
@@ -41,7 +40,7 @@ mod unreleased;
 
 use attempt::lasting;
 use held::HeldQuorum;
-use server::{QuorumServer, SentOrigins};
+use server::{QuorumServer, Roster, SentOrigins};
 
 /// Keeps locks at a quorum.
 pub(super) struct QuorumStore {
@@ -178,9 +177,13 @@ impl QuorumStore {
         traits
             .check_dialect(dialect)
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
-        let new = |store| Arc::new(QuorumServer::new(store, quarantine));
+        let roster = Arc::new(Roster::new(&stores, quarantine));
+        let new = |(number, store)| {
+            let roster = Arc::clone(&roster);
+            Arc::new(QuorumServer::new(store, number, roster))
+        };
         let servers = Arc::new(QuorumServers {
-            servers: stores.into_iter().map(new).collect(),
+            servers: stores.into_iter().enumerate().map(new).collect(),
             command_timeout: settings.command_timeout,
             reporter: Arc::clone(reporter),
             held: Mutex::default(),
@@ -196,7 +199,7 @@ impl QuorumStore {
                 let client = &server.store.client;
                 let connection = client.pool.first(limit).await?;
                 client.server_changed_at(&connection);
-                let standing = server.observe(&connection);
+                let standing = server.observe(&connection)?;
                 if standing.run_id == UNKNOWN_RUN_ID && !quarantine.is_zero() {
                     return Err(LockError::advised(
                         BackendErrorKind::Permission,
@@ -215,7 +218,6 @@ impl QuorumStore {
                 Err(error) => return Err(error),
             }
         }
-        servers.check_different()?;
         servers.warn_of_even_number(reporter);
         if connected < servers.needed() {
             return Err(servers.no_quorum(connected));
@@ -229,25 +231,6 @@ fn is_replica(error: &LockError) -> bool {
 }
 
 impl QuorumServers {
-    /// Checks that no two addresses lead to one server.
-    fn check_different(&self) -> Result<(), LockError> {
-        let mut known = HashMap::new();
-        for server in &self.servers {
-            let Some(run_id) = server.run_id().filter(|id| *id != UNKNOWN_RUN_ID) else {
-                continue;
-            };
-            if let Some(other) = known.insert(run_id, server.address()) {
-                let address = server.address();
-                return Err(LockError::advised(
-                    BackendErrorKind::InvalidUrl,
-                    format!("the lock servers at {other} and {address} are one server"),
-                    "name different servers: each of them counts once in the quorum",
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// Warns about a server that makes the quorum no safer: four tolerate as many failures as three.
     fn warn_of_even_number(&self, reporter: &Reporter) {
         let Some(server) = self

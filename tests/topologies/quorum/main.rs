@@ -12,6 +12,7 @@ use test_support::{Authority, FrozenClock, RedisServer, eventually_async};
 use tests::{Trace, fencing_token, one_attempt};
 
 mod dialects;
+mod members;
 mod minority;
 mod slow;
 mod waiting;

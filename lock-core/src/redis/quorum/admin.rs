@@ -130,7 +130,8 @@ impl QuorumServers {
         F: Future<Output = Result<T, LockError>> + Send + 'static,
     {
         let mut running = JoinSet::new();
-        for server in self.all() {
+        // A server that has two addresses counts once.
+        for server in self.all().filter(|server| !server.is_duplicate()) {
             running.spawn(ask(server));
         }
         let (mut replies, mut errors) = (Vec::new(), Vec::new());

@@ -319,8 +319,9 @@ impl QuorumServer {
     ) -> (RenewalResults, Option<ServerStanding>) {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &self.store.client.pool;
-        let before = match pool.for_current_runtime(deadline).await {
-            Ok(connection) => self.observe(&connection),
+        let connection = pool.for_current_runtime(deadline).await;
+        let before = match connection.and_then(|connection| self.observe(&connection)) {
+            Ok(before) => before,
             Err(error) => return (renewals.iter().map(|_| Err(error.clone())).collect(), None),
         };
         let results = self.as_store().renew_all(renewals, deadline.left()).await;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::super::RedisStore;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
-use super::quarantine::{Quarantine, SeenProcess};
+use super::super::link::Link;
 use super::unreleased::Unreleased;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::Store;
 use crate::sync::Mutex;
-use crate::telemetry::LockCommand;
+use crate::telemetry::{LockCommand, LockEvent};
 use lock_protocol::acquisition::{
     AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, RenewOutcome, SentAcquires,
 };
@@ -23,7 +23,7 @@ use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
 use lock_protocol::op::{OpKind, Raise, RaiseTo, Renewal};
 use lock_protocol::owner_id::OwnerId;
-use lock_protocol::quorum::ServerLease;
+use lock_protocol::quorum::{Members, SeenProcess, ServerLease, Standing};
 
 /// How often a server may reply that a command came late, or that more dead waiters are to be removed.
 const ACQUIRE_TRIES: u8 = 5;
@@ -31,8 +31,28 @@ const ACQUIRE_TRIES: u8 = 5;
 /// One server of a quorum.
 pub(super) struct QuorumServer {
     pub(super) store: RedisStore,
-    quarantine: Mutex<Quarantine>,
+    number: usize,
+    roster: Arc<Roster>,
+    /// A connection to the known process of the server. Its end shows until when that process ran.
+    link: Mutex<Option<(u64, Arc<Link>)>>,
     pub(super) unreleased: Unreleased,
+}
+
+/// What the servers of a quorum share.
+pub(super) struct Roster {
+    members: Mutex<Members>,
+    /// For error texts.
+    addresses: Box<[Arc<str>]>,
+}
+
+impl Roster {
+    pub(super) fn new(stores: &[RedisStore], quarantine: Duration) -> Self {
+        let address = |store: &RedisStore| Arc::clone(&store.client.pool.connector.node().text);
+        Self {
+            members: Mutex::new(Members::new(stores.len(), quarantine)),
+            addresses: stores.iter().map(address).collect(),
+        }
+    }
 }
 
 /// What an acquisition sends to each server.
@@ -123,41 +143,102 @@ pub(super) struct ServerStanding {
 }
 
 impl QuorumServer {
-    pub(super) fn new(store: RedisStore, quarantine: Duration) -> Self {
+    pub(super) fn new(store: RedisStore, number: usize, roster: Arc<Roster>) -> Self {
         Self {
             store,
-            quarantine: Mutex::new(Quarantine::new(quarantine)),
+            number,
+            roster,
+            link: Mutex::default(),
             unreleased: Unreleased::default(),
         }
     }
 
     /// Returns the address, for error texts.
-    pub(super) fn address(&self) -> Arc<str> {
-        Arc::clone(&self.store.client.pool.connector.node().text)
+    pub(super) fn address(&self) -> &str {
+        &self.roster.addresses[self.number]
     }
 
     pub(super) fn run_id(&self) -> Option<u64> {
-        self.quarantine.lock().run_id()
+        self.roster.members.lock().run_id(self.number)
     }
 
-    /// Returns whether the server may be asked for a new acquisition: it is not known to be in quarantine.
+    /// Returns whether the server may be asked for a new acquisition: it is not known not to count.
     pub(super) fn may_count(&self) -> bool {
-        let quarantine = self.quarantine.lock();
-        quarantine.run_id().is_none() || quarantine.has_ended(Clock::System.now())
+        let now = Clock::System.now();
+        let standing = self.roster.members.lock().standing(self.number, now);
+        standing.is_none_or(|standing| standing == Standing::Counts)
     }
 
-    /// Records the process that serves a connection.
-    pub(super) fn observe(&self, connection: &Connection) -> ServerStanding {
+    /// Returns whether the server is known to be the same as another one of the quorum.
+    pub(super) fn is_duplicate(&self) -> bool {
+        let now = Clock::System.now();
+        let standing = self.roster.members.lock().standing(self.number, now);
+        matches!(standing, Some(Standing::Duplicate(_)))
+    }
+
+    /// Records the process that serves a connection. Returns an error if it is another server of the quorum.
+    pub(super) fn observe(&self, connection: &Connection) -> Result<ServerStanding, LockError> {
         let seen = SeenProcess {
             run_id: connection.first.run_id,
             connected_at: connection.first.sent,
             uptime: connection.uptime,
         };
         let now = Clock::System.now();
-        ServerStanding {
-            run_id: seen.run_id,
-            counts: self.quarantine.lock().observe(seen, now),
+        let last_alive = self.last_alive(connection, now);
+        let (before, standing) = {
+            let mut members = self.roster.members.lock();
+            let before = members.standing(self.number, now);
+            members.connected(self.number, seen, last_alive);
+            (before, members.standing(self.number, now))
+        };
+        if let Some(Standing::Duplicate(of)) = standing {
+            let (one, other) = (&self.roster.addresses[of], self.address());
+            let text = format!("the lock servers at {one} and {other} are one server");
+            if before != standing {
+                self.reports_duplicate(&text);
+            }
+            return Err(LockError::advised(
+                BackendErrorKind::InvalidUrl,
+                text,
+                "name different servers: each of them counts once in the quorum",
+            ));
         }
+        Ok(ServerStanding {
+            run_id: seen.run_id,
+            counts: standing == Some(Standing::Counts),
+        })
+    }
+
+    fn reports_duplicate(&self, text: &str) {
+        let client = &self.store.client;
+        client.reporter.emit(&LockEvent::ServerRestricted {
+            server: &client.pool.connector.node().server,
+            command: "redis+quorum",
+            effect: "this address has no vote, until it leads to a server of its own",
+            error: text,
+        });
+    }
+
+    /// Returns when the process that was known before this connection was last seen to run.
+    fn last_alive(&self, connection: &Connection, now: Moment) -> Moment {
+        let run_id = connection.first.run_id;
+        let mut known = self.link.lock();
+        let (last_alive, is_of_process) = match &*known {
+            Some((known, link)) => {
+                let ended_at = link.ended_at();
+                let is_open = ended_at.is_none();
+                (ended_at.unwrap_or(now), is_open && *known == run_id)
+            }
+            None => (now, false),
+        };
+        let replaced = if is_of_process {
+            None
+        } else {
+            known.replace((run_id, Arc::clone(&connection.link)))
+        };
+        drop(known);
+        drop(replaced);
+        last_alive
     }
 
     async fn admit(
@@ -168,7 +249,7 @@ impl QuorumServer {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &self.store.client.pool;
         let connection = pool.for_current_runtime(deadline).await?;
-        let standing = self.observe(&connection);
+        let standing = self.observe(&connection)?;
         if standing.counts || admission == Admission::Any {
             Ok(connection)
         } else {

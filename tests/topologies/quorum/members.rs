@@ -1,0 +1,71 @@
+//! Which servers count: each one once, and only if it remembers what it granted.
+
+use test_support::Proxy;
+
+use super::*;
+
+/// The first server has a second address, which does not answer at first.
+#[tokio::test]
+async fn second_address_of_a_server_has_no_vote() {
+    let (trace, _collecting) = Trace::begin();
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let alias = Proxy::in_front_of(&servers[0]);
+    alias.refuse();
+    let [first, third] = servers.each_ref().map(RedisServer::address);
+    let url = format!("redis+quorum://{first},{},{third}", alias.address());
+    let connect = || {
+        let builder = one_attempt(LockManager::builder()).quarantine(Duration::ZERO);
+        builder.connect(&url)
+    };
+    let (here, there) = (connect().await.unwrap(), connect().await.unwrap());
+    let held = here.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+    alias.forward();
+    servers[1].kill9();
+    eventually_async(SOON, async || {
+        let held = here.lock(NAME).try_acquire().await;
+        let error = held.expect_err("one server is no majority of three");
+        assert!(
+            matches!(error, LockError::NoQuorum { granted: 1, .. }),
+            "{error:?}"
+        );
+        trace.count("this address has no vote") == 1
+    })
+    .await;
+    trace.assert_says(&format!(
+        "the lock servers at {first} and {} are one server",
+        alias.address()
+    ));
+    servers[1].restart();
+    let held = here.lock(NAME).wait(WAIT).acquire().await.unwrap();
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_none());
+    held.release().await.unwrap();
+}
+
+/// The clocks of two servers that lost a lock are set forward, so that they seem to run for hours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clock_that_is_set_forward_does_not_end_a_quarantine() {
+    const HOURS: u64 = 7_200_000_000;
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let clock = FrozenClock::at(u64::try_from(now.as_micros()).unwrap());
+    let start = |_| RedisServer::options().clock(&clock).start();
+    let quorum = Quorum((0..3).map(start).collect());
+    clock.run_ahead_by(HOURS.cast_signed());
+    let span = |builder: LockManagerBuilder| builder.quarantine(LONG).default_ttl(LONG / 2);
+    let holder = quorum.try_connect(span).await.unwrap();
+    let rival = quorum.try_connect(span).await.unwrap();
+    let held = holder.lock(NAME).acquire().await.unwrap();
+    eventually_async(SOON, async || quorum.holders() == 3).await;
+    for server in &quorum.0[..2] {
+        server.restart();
+    }
+    clock.run_ahead_by(2 * HOURS.cast_signed());
+    for _ in 0..3 {
+        let outcome = rival.lock(NAME).try_acquire().await;
+        assert!(
+            matches!(outcome, Err(LockError::NoQuorum { .. }) | Ok(None)),
+            "{outcome:?}"
+        );
+    }
+    drop(held);
+}

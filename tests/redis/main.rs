@@ -4,6 +4,7 @@ use lock_core::{LockManager, LockManagerBuilder};
 use test_support::RedisServer;
 use tests::one_attempt;
 
+mod addresses;
 mod background;
 mod bad_input;
 mod body_forms;

@@ -21,6 +21,7 @@ use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use lock_protocol::codec::abilities::Abilities;
 use lock_protocol::codec::accepted;
+use lock_protocol::identity::Role;
 use lock_protocol::resp::{CommandBuf, OPERATOR_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
@@ -165,6 +166,17 @@ impl Connection {
         };
         let write = |out: &mut Vec<u8>| write(&mut CommandBuf::new(out).asking(self.is_asking));
         self.exchange(write, expected, limit).await
+    }
+
+    /// Asks the server whether it is a primary. A reply that says nothing about roles counts as yes; without a reply, it
+    /// is none.
+    pub(super) async fn is_still_primary(&self, limit: Duration) -> bool {
+        let write = |out: &mut CommandBuf<'_>| drop(out.command("ROLE"));
+        let Ok(replies) = self.ask(write, 1, limit).await else {
+            return false;
+        };
+        let role = Replies::new(&replies).next().and_then(Role::of_reply);
+        !matches!(role, Some(Role::Replica))
     }
 
     /// Returns whether `ASKING` stands in front of each command.

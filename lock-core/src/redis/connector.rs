@@ -216,6 +216,8 @@ impl Connector {
             } = logged_in.map_err(|failed| self.setup_error(&node, &login, &failed))?;
             let greeting = self.handshake(&node, &mut stream, protocol, kind).await?;
             let run_id = greeting.first.run_id;
+            node.admits(run_id, deadline.left() / 2, &self.reporter)
+                .await?;
             node.saw_process(run_id);
             if protocol.supports_resp3() {
                 node.accepted_resp3();
@@ -274,8 +276,9 @@ impl Connector {
         }
     }
 
-    /// Renews the login of a connection from now on, if its credentials expire.
+    /// Makes a connection known: its server, and its login, which is renewed if the credentials expire.
     pub(super) fn registers(&self, connection: &Arc<Connection>) {
+        connection.node().registers(connection);
         if let Some(source) = &self.access.credentials {
             source.register(connection);
         }

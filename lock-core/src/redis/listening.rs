@@ -204,7 +204,6 @@ impl Subscriber {
     async fn connect(client: &RedisClient) -> Result<Self, LockError> {
         let connector = &client.pool.connector;
         let (stream, opened) = connector.connect_raw(client.command_timeout).await?;
-        client.pool.saw_run_id(opened.first.run_id);
         let source = connector.access.credentials.as_ref();
         let login = source.zip(opened.issued);
         let heartbeat = Heartbeat {

@@ -1,20 +1,24 @@
 //! One server of a deployment, and where a connector finds the server of its next connection.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
+use super::connection::Connection;
 use super::place::NodeAddress;
 #[cfg(feature = "sentinel")]
 use super::sentinel::SentinelWatch;
 use crate::error::{BackendErrorKind, LockError};
-use crate::telemetry::ServerAddress;
+use crate::sync::{Mutex, assert_no_mutex_held};
+use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
+use lock_protocol::identity::{Found, Processes};
 
 /// One server, as connections see it.
-#[derive(Debug)]
 pub(super) struct Node {
     pub(super) address: NodeAddress,
     /// The address, for error texts.
@@ -30,6 +34,12 @@ pub(super) struct Node {
     /// The server said that it is a replica.
     was_replica: AtomicBool,
     resp2: Resp2,
+    /// The process of the connections in use.
+    run_id: AtomicU64,
+    processes: Mutex<Processes>,
+    connections: Mutex<Vec<Weak<Connection>>>,
+    /// It was reported that the address leads to several servers.
+    are_several_known: AtomicBool,
 }
 
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
@@ -61,7 +71,88 @@ impl Node {
             told: ToldEpoch::default(),
             was_replica: AtomicBool::new(false),
             resp2: Resp2::default(),
+            run_id: AtomicU64::new(UNKNOWN_RUN_ID),
+            processes: Mutex::default(),
+            connections: Mutex::default(),
+            are_several_known: AtomicBool::new(false),
         }
+    }
+
+    /// Returns whether a connection leads to the server process that is in use.
+    pub(super) fn is_process(&self, run_id: u64) -> bool {
+        run_id == UNKNOWN_RUN_ID || run_id == self.run_id.load(Ordering::Acquire)
+    }
+
+    /// Records a connection for commands.
+    pub(super) fn registers(&self, connection: &Arc<Connection>) {
+        let mut connections = self.connections.lock();
+        connections.retain(|known| known.strong_count() > 0);
+        connections.push(Arc::downgrade(connection));
+    }
+
+    /// Decides whether a new connection may be used. One to another server process may, once no connection to the
+    /// known process gets a reply: the server has restarted, or was replaced.
+    pub(super) async fn admits(
+        &self,
+        run_id: u64,
+        limit: Duration,
+        reporter: &Reporter,
+    ) -> Result<(), LockError> {
+        let known = {
+            let mut processes = self.processes.lock();
+            if processes.found(run_id) == Found::Known {
+                self.run_id.store(processes.current(), Ordering::Release);
+                return Ok(());
+            }
+            processes.current()
+        };
+        let serves_still = self.serves_still(known, limit).await;
+        let are_several = serves_still || {
+            let mut processes = self.processes.lock();
+            let was_known = processes.replaced_by(run_id);
+            self.run_id.store(processes.current(), Ordering::Release);
+            was_known
+        };
+        if are_several && !self.are_several_known.swap(true, Ordering::AcqRel) {
+            reporter.emit(&LockEvent::ServerRestricted {
+                server: &self.server,
+                command: "INFO",
+                effect: "the manager stays with one of them while it replies, and can't tell a failover from a restart",
+                error: "this address leads to several servers",
+            });
+        }
+        if serves_still {
+            return Err(LockError::advised(
+                BackendErrorKind::Unreachable,
+                format!(
+                    "the lock server at {} is another one than that of the open connections",
+                    self.text
+                ),
+                "use an address that leads to one server: locks of one server are free at another",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the known process replies over an open connection, and is no replica by now.
+    async fn serves_still(&self, run_id: u64, limit: Duration) -> bool {
+        let connections: Vec<_> = {
+            let connections = self.connections.lock();
+            connections.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut asking = JoinSet::new();
+        for connection in connections {
+            if connection.first.run_id == run_id && connection.link.is_open() {
+                assert_no_mutex_held();
+                asking.spawn(async move { connection.is_still_primary(limit).await });
+            }
+        }
+        while let Some(asked) = asking.join_next().await {
+            if asked.unwrap_or(false) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The primary that the Sentinels name.

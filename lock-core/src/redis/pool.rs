@@ -9,7 +9,7 @@
 //! pause before each try doubles.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -33,17 +33,9 @@ const STEADY: Duration = Duration::from_secs(1);
 pub(super) struct Pool {
     pub(super) connector: Arc<Connector>,
     runtimes: Arc<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
-    last_seen: Arc<LastSeen>,
+    /// The latest attempt to connect failed, in any runtime.
+    is_down: Arc<AtomicBool>,
     process: Process,
-}
-
-/// The latest results of connecting, over all runtimes.
-#[derive(Default)]
-struct LastSeen {
-    /// The latest run id of the server. Connections to an earlier server process are dropped.
-    run_id: AtomicU64,
-    /// The latest attempt to connect failed.
-    is_down: AtomicBool,
 }
 
 struct RuntimeConnection {
@@ -88,7 +80,7 @@ impl Pool {
         Self {
             connector: Arc::new(connector),
             runtimes: Arc::default(),
-            last_seen: Arc::default(),
+            is_down: Arc::default(),
             process: Process::current(),
         }
     }
@@ -137,7 +129,7 @@ impl Pool {
 
     /// Returns whether the latest attempt to connect failed, in any runtime.
     pub(super) fn seems_down(&self) -> bool {
-        self.last_seen.is_down.load(Ordering::Relaxed)
+        self.is_down.load(Ordering::Relaxed)
     }
 
     /// Returns whether calls from the calling runtime would reach the server.
@@ -175,7 +167,6 @@ impl Pool {
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let connection = Arc::new(self.connector.connect(limit).await?);
         self.connector.registers(&connection);
-        self.saw_run_id(connection.first.run_id);
         connection.link.report.connected(false);
         let runtime = self.for_runtime()?;
         let replaced = runtime.state.lock().up(&connection);
@@ -203,17 +194,11 @@ impl Pool {
         }
     }
 
-    /// Records the run id that a new connection of any kind has seen.
-    pub(super) fn saw_run_id(&self, run_id: u64) {
-        self.last_seen.run_id.store(run_id, Ordering::Relaxed);
-    }
-
     fn usable(&self, runtime: &RuntimeConnection) -> Option<Arc<Connection>> {
-        let newest = self.last_seen.run_id.load(Ordering::Relaxed);
         let generation = self.connector.whereabouts.generation();
         runtime.current().filter(|connection| {
             connection.link.is_open()
-                && connection.first.run_id == newest
+                && connection.node().is_process(connection.first.run_id)
                 && connection.node().generation == generation
         })
     }
@@ -261,9 +246,9 @@ impl Pool {
             is_over: false,
         };
         let connector = Arc::clone(&self.connector);
-        let last_seen = Arc::clone(&self.last_seen);
+        let is_down = Arc::clone(&self.is_down);
         assert_no_mutex_held();
-        tokio::spawn(dialing.run(connector, last_seen));
+        tokio::spawn(dialing.run(connector, is_down));
     }
 
     fn for_runtime(&self) -> Result<Arc<RuntimeConnection>, LockError> {
@@ -368,7 +353,7 @@ struct Dialing {
 }
 
 impl Dialing {
-    async fn run(mut self, connector: Arc<Connector>, last_seen: Arc<LastSeen>) {
+    async fn run(mut self, connector: Arc<Connector>, is_down: Arc<AtomicBool>) {
         loop {
             let pause = {
                 let again_at = self.runtime.state.lock().again_at;
@@ -379,15 +364,13 @@ impl Dialing {
             }
             match connector.connect(Duration::MAX).await {
                 Ok(connection) => {
-                    let run_id = connection.first.run_id;
-                    last_seen.run_id.store(run_id, Ordering::Relaxed);
-                    last_seen.is_down.store(false, Ordering::Relaxed);
+                    is_down.store(false, Ordering::Relaxed);
                     let connection = Arc::new(connection);
                     connector.registers(&connection);
                     self.succeeded(&connection);
                 }
                 Err(error) => {
-                    last_seen.is_down.store(true, Ordering::Relaxed);
+                    is_down.store(true, Ordering::Relaxed);
                     self.failed(error);
                 }
             }

@@ -84,8 +84,8 @@ impl Proxy {
 
     fn start(upstream: SocketAddr, url: impl FnOnce(SocketAddr) -> String) -> Self {
         let shared = Arc::new(Shared {
-            upstream,
             state: Mutex::new(State {
+                upstream,
                 mode: Mode::Forward,
                 delays: [Duration::ZERO; 2],
                 armed: None,
@@ -110,6 +110,11 @@ impl Proxy {
         };
         proxy.accept_from(listener);
         proxy
+    }
+
+    /// Makes new connections lead to another server. Open ones continue.
+    pub fn lead_to(&self, server: &RedisServer) {
+        self.change(|state| state.upstream = server.address());
     }
 
     /// Returns the address on which the proxy listens.

@@ -76,6 +76,8 @@ impl Link {
 
 #[derive(Debug)]
 pub(super) struct State {
+    /// Where new connections lead.
+    pub(super) upstream: SocketAddr,
     pub(super) mode: Mode,
     pub(super) delays: [Duration; 2],
     pub(super) armed: Option<(Lost, Vec<u8>)>,
@@ -90,7 +92,6 @@ pub(super) struct State {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) upstream: SocketAddr,
     pub(super) state: Mutex<State>,
 }
 

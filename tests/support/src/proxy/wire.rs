@@ -18,12 +18,15 @@ const CHUNK: usize = 64 * 1024;
 
 /// Accepts a client, and starts the threads that serve it.
 pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
-    let mode = shared.lock().mode;
+    let (mode, upstream) = {
+        let state = shared.lock();
+        (state.mode, state.upstream)
+    };
     // Connects without holding the mutex: a frozen server must not block the calls of the test.
     let server = match mode {
         Mode::BlackHole => None,
         Mode::Forward | Mode::Refuse => {
-            match TcpStream::connect_timeout(&shared.upstream, CONNECT) {
+            match TcpStream::connect_timeout(&upstream, CONNECT) {
                 Ok(server) => Some(server),
                 // Dropping the client closes its connection, as a load balancer without a server
                 // does.

@@ -1,0 +1,89 @@
+//! An address that leads to several servers, at the same time or one after the other.
+
+use std::time::Duration;
+
+use lock_core::{BackendErrorKind, LockGuard, LockManager};
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
+use test_support::{Proxy, RedisServer, eventually_async};
+use tests::{Trace, backend_error_kind, one_attempt};
+
+use super::connect_with;
+
+const SEVERAL: &str = "this address leads to several servers";
+
+/// A manager behind a proxy, and a lock that its background worker renews at the first server.
+struct Fixture {
+    servers: [RedisServer; 2],
+    proxy: Proxy,
+    locks: LockManager,
+    held: LockGuard,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let servers = [RedisServer::start(), RedisServer::start()];
+        let proxy = Proxy::in_front_of(&servers[0]);
+        let builder = one_attempt(LockManager::builder()).command_timeout(ms(500));
+        let locks = connect_with(builder, &proxy.url()).await;
+        let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
+        eventually_async(SOON, async || proxy.open() == 2).await;
+        Self {
+            servers,
+            proxy,
+            locks,
+            held,
+        }
+    }
+
+    /// The next connections lead to the second server, and this runtime needs one.
+    fn leads_to_the_second(&self) {
+        self.proxy.lead_to(&self.servers[1]);
+        self.proxy.cut(0);
+    }
+}
+
+#[tokio::test]
+async fn second_server_behind_an_address_grants_nothing_while_the_first_replies() {
+    let (trace, _collecting) = Trace::begin();
+    let it = Fixture::start().await;
+    it.leads_to_the_second();
+    for _ in 0..3 {
+        let outcome = it.locks.lock(NAME).try_acquire().await;
+        assert_eq!(backend_error_kind(outcome), BackendErrorKind::Unreachable);
+    }
+    assert!(!exists(&it.servers[1], KEY) && !it.held.is_lost());
+    assert_eq!(trace.count(SEVERAL), 1, "{}", trace.text());
+    it.proxy.lead_to(&it.servers[0]);
+    assert!(it.locks.lock(NAME).try_acquire().await.unwrap().is_none());
+    it.held.release().await.unwrap();
+    // The second server takes over.
+    it.servers[0].kill9();
+    it.proxy.lead_to(&it.servers[1]);
+    let next = it.locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    assert!(exists(&it.servers[1], KEY));
+    next.release().await.unwrap();
+}
+
+/// After a failover behind the address, the old primary still replies, and says that it is a replica.
+#[tokio::test]
+async fn server_that_became_a_replica_is_replaced() {
+    let it = Fixture::start().await;
+    let primary = it.servers[1].port().to_string();
+    it.servers[0].cli(&["REPLICAOF", "127.0.0.1", &primary]);
+    it.leads_to_the_second();
+    let request = it.locks.lock("other").wait(SOON);
+    request.acquire().await.unwrap().release().await.unwrap();
+    eventually_async(SOON, async || it.held.is_lost()).await;
+}
+
+/// The old server is gone without a word: its connections are open, and stay silent.
+#[tokio::test]
+async fn server_that_is_silent_is_replaced() {
+    let it = Fixture::start().await;
+    it.servers[0].stop();
+    it.leads_to_the_second();
+    let request = it.locks.lock("other").wait(Duration::from_secs(5));
+    let next = request.acquire().await.unwrap();
+    assert!(exists(&it.servers[1], "lock:other"));
+    next.release().await.unwrap();
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockGuard, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
-use test_support::{Proxy, RedisServer, eventually_async};
+use test_support::{Proxy, RedisServer};
 use tests::{Trace, backend_error_kind, one_attempt};
 
 use super::connect_with;
@@ -26,7 +26,9 @@ impl Fixture {
         let builder = one_attempt(LockManager::builder()).command_timeout(ms(500));
         let locks = connect_with(builder, &proxy.url()).await;
         let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
-        eventually_async(SOON, async || proxy.open() == 2).await;
+        // Longer than the lease: the worker has renewed it over its own connection.
+        tokio::time::sleep(ms(700)).await;
+        assert!(!held.is_lost() && proxy.open() == 2);
         Self {
             servers,
             proxy,
@@ -68,12 +70,15 @@ async fn second_server_behind_an_address_grants_nothing_while_the_first_replies(
 #[tokio::test]
 async fn server_that_became_a_replica_is_replaced() {
     let it = Fixture::start().await;
+    // From here on, the open connection of the worker is idle.
+    it.held.release().await.unwrap();
     let primary = it.servers[1].port().to_string();
     it.servers[0].cli(&["REPLICAOF", "127.0.0.1", &primary]);
-    it.leads_to_the_second();
-    let request = it.locks.lock("other").wait(SOON);
-    request.acquire().await.unwrap().release().await.unwrap();
-    eventually_async(SOON, async || it.held.is_lost()).await;
+    it.proxy.lead_to(&it.servers[1]);
+    it.proxy.cut(0);
+    let next = it.locks.lock(NAME).wait(SOON).acquire().await.unwrap();
+    assert!(exists(&it.servers[1], KEY));
+    next.release().await.unwrap();
 }
 
 /// The old server is gone without a word: its connections are open, and stay silent.

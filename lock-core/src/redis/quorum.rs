@@ -37,10 +37,11 @@ mod release;
 mod renewing;
 mod server;
 mod unreleased;
+mod vote;
 
-use attempt::lasting;
 use held::HeldQuorum;
 use server::{QuorumServer, Roster, SentOrigins};
+use vote::lasting;
 
 /// Keeps locks at a quorum.
 pub(super) struct QuorumStore {
@@ -406,7 +407,12 @@ impl Store for QuorumStore {
             let servers = Arc::clone(&self.servers);
             listening.spawn(async move {
                 let repeating = || -> Boxed<'_, ()> {
-                    Box::pin(unreleased::repeat(&server, servers.command_timeout))
+                    let timeout = servers.command_timeout;
+                    Box::pin(unreleased::repeat(
+                        &server.unreleased,
+                        server.as_store(),
+                        timeout,
+                    ))
                 };
                 let repeating = supervised(&servers.reporter, repeating);
                 tokio::join!(server.store.listen(), repeating);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::QuorumServers;
-use super::attempt::lasting;
 use super::server::QuorumServer;
+use super::vote::lasting;
 use crate::error::LockError;
 use crate::store::Store;
 use lock_protocol::acquisition::ObservedHolder;

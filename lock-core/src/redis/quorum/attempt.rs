@@ -9,7 +9,8 @@ use tokio::task::JoinSet;
 use super::super::errors::timed_out;
 use super::held::HeldQuorum;
 use super::renewing;
-use super::server::{AcquireOrder, AcquireVote, Admission, RaiseKind, SentOrigins};
+use super::server::{AcquireOrder, Admission, RaiseKind, SentOrigins};
+use super::vote::{AcquireVote, Vote, lasting};
 use super::{QuorumServers, as_confirmed, local_ms};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
@@ -22,9 +23,7 @@ use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::owner_id::{OwnerId, ShortId};
 use lock_protocol::poll_schedule::HolderExpiry;
-use lock_protocol::quorum::{
-    BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome, ServerLease, majority,
-};
+use lock_protocol::quorum::{BusyServer, QuorumAcquire, QuorumAction, QuorumOutcome};
 use lock_protocol::ttl::whole_millis;
 use lock_protocol::unconfirmed::Unconfirmed;
 
@@ -32,18 +31,12 @@ use lock_protocol::unconfirmed::Unconfirmed;
 /// because a wait may end this much late.
 const CANCEL_PATIENCE: Duration = Duration::from_millis(50);
 
-/// What one server replied.
-pub(super) enum Ballot {
-    Acquired(usize, Result<AcquireVote, LockError>),
-    Raised(usize, Result<Option<(ServerLease, u64)>, LockError>),
-}
-
 /// An attempt that is running.
 struct QuorumAttempt {
     servers: Arc<QuorumServers>,
     order: Arc<AcquireOrder>,
     machine: QuorumAcquire,
-    running: JoinSet<Ballot>,
+    running: JoinSet<Vote>,
     deadline: Deadline,
     /// The run ids of the servers that confirmed.
     run_ids: Vec<Option<u64>>,
@@ -172,7 +165,7 @@ impl QuorumAttempt {
             let pause = tokio::time::sleep(until.since(Clock::System.now()));
             tokio::select! {
                 joined = self.running.join_next(), if !self.running.is_empty() => match joined {
-                    Some(Ok(ballot)) => self.count(ballot),
+                    Some(Ok(vote)) => self.count(vote),
                     // The runtime is shutting down.
                     _ => return Err(LockError::NoRuntime),
                 },
@@ -187,8 +180,8 @@ impl QuorumAttempt {
         };
         let (order, deadline) = (Arc::clone(&self.order), self.deadline);
         self.running.spawn(async move {
-            let vote = server.acquire(number, &order, Admission::Trusted, deadline);
-            Ballot::Acquired(number, vote.await)
+            let acquired = server.acquire(number, &order, Admission::Trusted, deadline);
+            Vote::Acquired(number, acquired.await)
         });
     }
 
@@ -200,14 +193,14 @@ impl QuorumAttempt {
         self.running.spawn(async move {
             let kind = RaiseKind::Higher;
             let raised = server.raise(&order, token, kind, Admission::Trusted, deadline);
-            Ballot::Raised(number, raised.await)
+            Vote::Raised(number, raised.await)
         });
     }
 
-    fn count(&mut self, ballot: Ballot) {
+    fn count(&mut self, vote: Vote) {
         let now = Clock::System.now();
-        match ballot {
-            Ballot::Acquired(server, Ok(vote)) => {
+        match vote {
+            Vote::Acquired(server, Ok(vote)) => {
                 self.is_answered[server] = true;
                 match vote {
                     AcquireVote::Held(lease) => self.machine.held(server, lease, now),
@@ -223,17 +216,17 @@ impl QuorumAttempt {
                     }
                 }
             }
-            Ballot::Raised(server, Ok(Some((lease, run_id)))) => {
+            Vote::Raised(server, Ok(Some((lease, run_id)))) => {
                 self.run_ids[server] = Some(run_id);
                 self.machine.raised(server, lease, now);
             }
-            Ballot::Raised(server, Ok(None)) => self.machine.not_ours(server, now),
-            Ballot::Acquired(server, Err(error)) => {
+            Vote::Raised(server, Ok(None)) => self.machine.not_ours(server, now),
+            Vote::Acquired(server, Err(error)) => {
                 self.is_answered[server] = error.is_refusal();
                 self.errors[server] = Some(error);
                 self.machine.failed(server, now);
             }
-            Ballot::Raised(server, Err(error)) => {
+            Vote::Raised(server, Err(error)) => {
                 self.errors[server] = Some(error);
                 self.machine.failed(server, now);
             }
@@ -379,19 +372,6 @@ fn busy(holder: Option<ObservedHolder>, remaining: Option<Duration>) -> AcquireO
         holder,
         holder_expiry,
     }
-}
-
-/// Returns an error that waiting does not cure, if so many servers return one that no majority is left.
-pub(super) fn lasting(
-    errors: impl Iterator<Item = LockError>,
-    servers: usize,
-) -> Option<LockError> {
-    let mut lasting: Vec<_> = errors
-        .filter(|error| !error.class().is_transient())
-        .collect();
-    (servers.saturating_sub(lasting.len()) < majority(servers))
-        .then(|| lasting.pop())
-        .flatten()
 }
 
 /// Returns the order in which all clients ask the servers for this key, so that two clients do not split

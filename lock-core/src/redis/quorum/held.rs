@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::as_confirmed;
-use super::attempt::lasting;
 use super::server::{AcquireOrder, SentOrigins, ServerStanding};
+use super::vote::lasting;
 use crate::error::LockError;
 use crate::store::Renewal;
 use lock_protocol::acquisition::RenewOutcome;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::attempt::lasting;
 use super::server::{QuorumServer, SentOrigins};
+use super::vote::lasting;
 use super::{QuorumServers, local_ms};
 use crate::error::LockError;
 use crate::store::Renewal;

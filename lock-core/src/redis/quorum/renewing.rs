@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::QuorumServers;
-use super::attempt::Ballot;
 use super::held::{FIRST_ROUND, HeldQuorum};
-use super::server::{AcquireVote, Admission, QuorumServer, RaiseKind, ServerStanding};
+use super::server::{Admission, QuorumServer, RaiseKind, ServerStanding};
+use super::vote::{AcquireVote, Vote};
 use crate::error::LockError;
 use crate::store::Renewal;
 use lock_protocol::acquisition::RenewOutcome;
@@ -46,14 +46,14 @@ enum RenewalReply {
 
 impl RenewalReply {
     /// Returns the late reply to an acquisition, as the reply to a follow-up of the only lease.
-    fn of_first_lease(ballot: Ballot) -> Self {
-        match ballot {
-            Ballot::Acquired(server, vote) => Self::Healed {
+    fn of_first_lease(vote: Vote) -> Self {
+        match vote {
+            Vote::Acquired(server, vote) => Self::Healed {
                 server,
                 at: 0,
                 vote,
             },
-            Ballot::Raised(server, raised) => Self::Raised {
+            Vote::Raised(server, raised) => Self::Raised {
                 server,
                 at: 0,
                 raised,
@@ -83,7 +83,7 @@ pub(super) async fn renew(
 pub(super) async fn complete(
     servers: Arc<QuorumServers>,
     renewal: Renewal,
-    mut ballots: JoinSet<Ballot>,
+    mut votes: JoinSet<Vote>,
 ) {
     let deadline = Deadline::after(Clock::System, servers.command_timeout);
     let mut completing = QuorumRenewing {
@@ -95,7 +95,7 @@ pub(super) async fn complete(
     };
     loop {
         let reply = tokio::select! {
-            Some(joined) = ballots.join_next() => joined.map(RenewalReply::of_first_lease),
+            Some(joined) = votes.join_next() => joined.map(RenewalReply::of_first_lease),
             Some(joined) = completing.running.join_next() => joined,
             else => return,
         };

@@ -9,13 +9,12 @@ use super::super::connection::Connection;
 use super::super::errors::timed_out;
 use super::super::link::Link;
 use super::unreleased::Unreleased;
+use super::vote::AcquireVote;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::telemetry::{LockCommand, LockEvent};
-use lock_protocol::acquisition::{
-    AcquireOutcome, NO_ORIGIN, ObservedHolder, Origin, RenewOutcome, SentAcquires,
-};
+use lock_protocol::acquisition::{AcquireOutcome, NO_ORIGIN, Origin, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::ReleaseRequest;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::fencing_token::FencingToken;
@@ -118,20 +117,6 @@ pub(super) enum RaiseKind {
     Higher,
     /// The token of the raise.
     Exact,
-}
-
-/// The reply of one server to an acquire.
-pub(super) enum AcquireVote {
-    Held(ServerLease),
-    Busy {
-        /// `None` if the holder has gone meanwhile.
-        holder: Option<ObservedHolder>,
-        /// The time to the end of its lease; `None` for a key without an expiry.
-        remaining: Option<Duration>,
-    },
-    Foreign {
-        found: String,
-    },
 }
 
 /// What a connection shows of the server's process.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::server::QuorumServer;
+use crate::store::Store;
 use crate::sync::Mutex;
 use lock_protocol::acquisition::Failure;
 use lock_protocol::backoff::{Backoff, Jitter};
@@ -103,11 +103,11 @@ impl OpenRelease {
 }
 
 /// Repeats the releases that this server has not confirmed, for as long as the future is polled.
-pub(super) async fn repeat(server: &QuorumServer, command_timeout: Duration) {
+pub(super) async fn repeat(unreleased: &Unreleased, server: &dyn Store, command_timeout: Duration) {
     let mut backoff = Backoff::new(Jitter::from_os());
     loop {
-        let added = server.unreleased.added.notified();
-        match server.unreleased.take_due(Clock::System.now()) {
+        let added = unreleased.added.notified();
+        match unreleased.take_due(Clock::System.now()) {
             Due::Nothing => added.await,
             Due::At(at) => {
                 let pause = at.since(Clock::System.now());
@@ -116,7 +116,7 @@ pub(super) async fn repeat(server: &QuorumServer, command_timeout: Duration) {
             Due::Now(due) => {
                 let sent = Clock::System.now();
                 let requests: Vec<_> = due.iter().map(|release| &release.request).collect();
-                let released = server.as_store().release_all(&requests, command_timeout);
+                let released = server.release_all(&requests, command_timeout);
                 let results = released.await;
                 let mut left = Vec::new();
                 let mut pause = None;
@@ -138,7 +138,7 @@ pub(super) async fn repeat(server: &QuorumServer, command_timeout: Duration) {
                         left.push(release);
                     }
                 }
-                server.unreleased.put_back(left);
+                unreleased.put_back(left);
             }
         }
     }

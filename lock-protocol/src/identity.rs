@@ -11,69 +11,11 @@
 //! | the version | `INFO`: `valkey_version`, `redis_version` |
 //! | the epoch | `CLUSTER INFO` |
 
-use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::clock_sync::UNKNOWN_RUN_ID;
 use crate::resp::{Reply, number};
 use crate::unconfirmed::ANY_PROCESS;
-
-/// The server processes that the connections to one address have shown.
-///
-/// A server that restarts or is replaced shows another process. So does an address that leads to several servers, for
-/// example a name with several entries, or a balancer. The difference is that the known process still serves: then the
-/// new connection must not be used, because locks that are held there would be granted again here.
-#[derive(Debug, Default)]
-pub struct Processes {
-    current: Option<u64>,
-    /// The latest ones before it.
-    earlier: VecDeque<u64>,
-}
-
-/// What a new connection shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The process that is known; or nobody knows which one.
-    Known,
-    /// Another process. It is the server's next one only if the known one serves no more.
-    Other,
-}
-
-impl Processes {
-    /// How many earlier processes are kept.
-    const EARLIER: usize = 8;
-
-    /// Returns the process of the connections, [`UNKNOWN_RUN_ID`] if none has shown one.
-    pub fn current(&self) -> u64 {
-        self.current.unwrap_or(UNKNOWN_RUN_ID)
-    }
-
-    /// Records the process of a new connection, unless it is another one than before.
-    pub fn found(&mut self, run_id: u64) -> Found {
-        match self.current {
-            _ if run_id == UNKNOWN_RUN_ID => Found::Known,
-            None => {
-                self.current = Some(run_id);
-                Found::Known
-            }
-            Some(current) if current == run_id => Found::Known,
-            Some(_) => Found::Other,
-        }
-    }
-
-    /// Records that this process replaces the known one, which serves no more. Returns whether it was the known one
-    /// before. No process comes back, so the address leads to several servers then.
-    pub fn replaced_by(&mut self, run_id: u64) -> bool {
-        if self.current == Some(run_id) {
-            return false;
-        }
-        if let Some(last) = self.current.replace(run_id) {
-            self.earlier.truncate(Self::EARLIER - 1);
-            self.earlier.push_front(last);
-        }
-        self.earlier.contains(&run_id)
-    }
-}
 
 /// The role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,26 +187,6 @@ mod tests {
         assert_eq!(Info("valkey_version:8.1").version().unwrap(), "Valkey 8.1");
         assert!(Info("x:1").run_id().is_none() && Info("x:1").version().is_none());
         assert!(Info::read(reply(b":1\r\n")).is_none());
-    }
-
-    #[test]
-    fn process_is_replaced_only_by_word_of_the_caller() {
-        let mut processes = Processes::default();
-        assert_eq!(processes.found(UNKNOWN_RUN_ID), Found::Known);
-        assert_eq!(processes.current(), UNKNOWN_RUN_ID);
-        assert_eq!(processes.found(7), Found::Known);
-        assert_eq!(processes.found(8), Found::Other);
-        assert_eq!((processes.found(7), processes.current()), (Found::Known, 7));
-        assert!(!processes.replaced_by(8) && !processes.replaced_by(8));
-        assert_eq!(
-            (processes.found(8), processes.found(7)),
-            (Found::Known, Found::Other)
-        );
-        assert!(processes.replaced_by(7), "it comes back");
-        for restart in 100..200 {
-            assert!(!processes.replaced_by(restart));
-        }
-        assert_eq!(processes.earlier.len(), Processes::EARLIER);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use lock_protocol::codec::abilities::Abilities;
 use lock_protocol::codec::accepted;
-use lock_protocol::identity::Role;
+use lock_protocol::identity::{Info, Role};
 use lock_protocol::resp::{CommandBuf, OPERATOR_REPLY, Replies, Reply};
 use lock_protocol::unconfirmed::ANY_PROCESS;
 
@@ -168,15 +168,19 @@ impl Connection {
         self.exchange(write, expected, limit).await
     }
 
-    /// Asks the server whether it is a primary. A reply that says nothing about roles counts as yes; without a reply, it
-    /// is none.
-    pub(super) async fn is_still_primary(&self, limit: Duration) -> bool {
-        let write = |out: &mut CommandBuf<'_>| drop(out.command("ROLE"));
-        let Ok(replies) = self.ask(write, 1, limit).await else {
-            return false;
+    /// Asks the server whether it is a replica by now. A server that tells no role is none. `None` without a reply.
+    pub(super) async fn is_replica(&self, limit: Duration) -> Option<bool> {
+        let write = |out: &mut CommandBuf<'_>| {
+            out.command("ROLE");
+            out.command("INFO").arg("replication");
         };
-        let role = Replies::new(&replies).next().and_then(Role::of_reply);
-        !matches!(role, Some(Role::Replica))
+        let replies = self.ask(write, 2, limit).await.ok()?;
+        let mut replies = Replies::new(&replies);
+        let roles = [
+            replies.next().and_then(Role::of_reply),
+            replies.next().and_then(Info::read).and_then(Info::role),
+        ];
+        Some(roles.contains(&Some(Role::Replica)))
     }
 
     /// Returns whether `ASKING` stands in front of each command.

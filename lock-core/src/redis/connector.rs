@@ -150,19 +150,48 @@ impl Connector {
         }
     }
 
-    /// Opens a connection for lock commands.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, LockError> {
+    /// Opens a connection for lock commands, and makes it known: to its server, and to the provider of credentials.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let kind = kind_of_this_thread();
-        let opened = self.open(kind, limit).await?;
-        let report = self.report(&opened.node, kind);
-        Ok(Connection::start(
+        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let opened = self.open(kind, deadline).await?;
+        let node = Arc::clone(&opened.node);
+        let _turn = self
+            .admitted(&node, opened.greeting.first.run_id, deadline)
+            .await?;
+        let report = self.report(&node, kind);
+        let connection = Arc::new(Connection::start(
             opened.stream,
             Link::new(opened.node, report, self.timeout),
             &opened.login,
             opened.greeting,
             self.is_asking,
             opened.issued.and_then(|issued| issued.renew_at),
-        ))
+        ));
+        node.registers(&connection);
+        if let Some(source) = &self.access.credentials {
+            source.register(&connection);
+        }
+        Ok(connection)
+    }
+
+    /// Waits for the decision that a connection to this server process may be used. Other connections wait for as long
+    /// as the guard is kept.
+    async fn admitted<'n>(
+        &self,
+        node: &'n Node,
+        run_id: u64,
+        deadline: Deadline,
+    ) -> Result<tokio::sync::MutexGuard<'n, ()>, LockError> {
+        let deciding = async {
+            let turn = node.admission.lock().await;
+            // By its own rule, a connection ends when it is silent for this long.
+            let limit = self.timeout / 2;
+            node.admits(run_id, limit, &self.reporter).await?;
+            Ok(turn)
+        };
+        let decided = tokio::time::timeout(deadline.left(), deciding).await;
+        decided.unwrap_or_else(|_elapsed| Err(no_answer_of(node)))
     }
 
     /// Opens a connection that receives messages.
@@ -173,11 +202,14 @@ impl Connector {
         if self.speaks_resp2(&self.node()) {
             return Err(no_notifications());
         }
-        let opened = self.open(ConnectionKind::Pubsub, limit).await?;
+        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let opened = self.open(ConnectionKind::Pubsub, deadline).await?;
         // The server may have refused RESP3 just now.
         if !opened.protocol.supports_resp3() {
             return Err(no_notifications());
         }
+        let run_id = opened.greeting.first.run_id;
+        drop(self.admitted(&opened.node, run_id, deadline).await?);
         let raw = RawConnection {
             node: opened.node,
             first: opened.greeting.first,
@@ -187,8 +219,7 @@ impl Connector {
     }
 
     /// Connects to the server, logs in, and checks the server.
-    async fn open(&self, kind: ConnectionKind, limit: Duration) -> Result<Opened, LockError> {
-        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+    async fn open(&self, kind: ConnectionKind, deadline: Deadline) -> Result<Opened, LockError> {
         let node = self.node();
         let (login, issued) = self.access.login(deadline.left()).await?;
         let login = if self.speaks_resp2(&node) {
@@ -273,14 +304,6 @@ impl Connector {
                 effect: "connections speak RESP2, which has no notifications, and waiters poll",
                 error: &failed.text(),
             });
-        }
-    }
-
-    /// Makes a connection known: its server, and its login, which is renewed if the credentials expire.
-    pub(super) fn registers(&self, connection: &Arc<Connection>) {
-        connection.node().registers(connection);
-        if let Some(source) = &self.access.credentials {
-            source.register(connection);
         }
     }
 }

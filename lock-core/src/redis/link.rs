@@ -38,7 +38,7 @@ const UP: u64 = 0;
 /// The state of one connection.
 pub(super) struct Link {
     state: AtomicU64,
-    end: Mutex<Option<LinkEnd>>,
+    story: Mutex<Story>,
     /// The server has executed a command.
     has_answered: AtomicBool,
     /// The time after which a command without a reply shows that the connection is broken.
@@ -47,19 +47,21 @@ pub(super) struct Link {
     pub(super) report: ConnectionReport,
 }
 
-/// The end of a connection.
-#[derive(Clone)]
-pub(super) struct LinkEnd {
-    /// `None` if this side closed it.
-    pub(super) error: Option<LockError>,
-    pub(super) at: Moment,
+/// What was reported of a connection, or will be.
+#[derive(Default)]
+struct Story {
+    /// Its begin was reported.
+    is_announced: bool,
+    has_ended: bool,
+    /// Why it ended; `None` if this side closed it.
+    error: Option<LockError>,
 }
 
 impl Link {
     pub(super) fn new(node: Arc<Node>, report: ConnectionReport, patience: Duration) -> Self {
         Self {
             state: AtomicU64::new(UP),
-            end: Mutex::default(),
+            story: Mutex::default(),
             has_answered: AtomicBool::new(false),
             patience,
             node,
@@ -77,15 +79,22 @@ impl Link {
         self.has_answered.load(Ordering::Relaxed)
     }
 
-    /// Returns how the connection ended.
-    pub(super) fn end(&self) -> Option<LinkEnd> {
-        self.end.lock().clone()
+    /// Returns the error that ended the connection.
+    pub(super) fn error(&self) -> Option<LockError> {
+        self.story.lock().error.clone()
     }
 
-    /// Returns when the connection ended, if it has.
-    #[cfg(feature = "quorum")]
-    pub(super) fn ended_at(&self) -> Option<Moment> {
-        self.end.lock().as_ref().map(|end| end.at)
+    /// Reports the begin of the connection, and its end if that came before.
+    pub(super) fn announce(&self, is_reconnect: bool) {
+        self.report.connected(is_reconnect);
+        let error = {
+            let mut story = self.story.lock();
+            story.is_announced = true;
+            story.error.clone()
+        };
+        if let Some(error) = error {
+            self.report.disconnected(Some(&error));
+        }
     }
 
     pub(super) fn unreachable_text(&self) -> String {
@@ -107,8 +116,8 @@ impl Link {
     }
 
     fn error_of_retired(&self) -> LockError {
-        let known = self.end().and_then(|end| end.error);
-        known.unwrap_or_else(|| timed_out(&self.unreachable_text()))
+        self.error()
+            .unwrap_or_else(|| timed_out(&self.unreachable_text()))
     }
 
     /// Records a command without a reply that was sent `limit` ago. Returns its error, and whether the link ended.
@@ -133,9 +142,7 @@ impl Link {
     /// Ends the link, because a reply shows that the server can't be used, or because none comes.
     pub(super) fn ended(&self, error: &LockError) {
         self.node.connection_broke(error);
-        if self.ends(ENDED, Some(error.clone())) {
-            self.report.disconnected(Some(error));
-        }
+        self.ends(ENDED, Some(error));
     }
 
     /// Ends the link, because the socket did. Returns the error for callers.
@@ -165,24 +172,30 @@ impl Link {
             "try again: the next call goes to the primary that the Sentinels name",
         );
         self.node.connection_broke(&error);
-        if self.ends(RETIRED, Some(error.clone())) {
-            self.report.disconnected(Some(&error));
-        }
+        self.ends(RETIRED, Some(&error));
     }
 
-    /// Sets the state. Returns whether the link ended just now: then this error is the one that counts.
-    fn ends(&self, state: u64, error: Option<LockError>) -> bool {
-        let at = Clock::System.now();
-        let mut end = Some(LinkEnd { error, at });
-        {
-            let mut known = self.end.lock();
-            if known.is_none() {
-                *known = end.take();
+    /// Sets the state, and reports the end if it is one. The first error counts, or that of a retired link: its callers
+    /// have to know that another server is the primary.
+    fn ends(&self, state: u64, error: Option<&LockError>) {
+        let mut kept = error.cloned();
+        let (is_first, is_announced) = {
+            let mut story = self.story.lock();
+            let is_first = !std::mem::replace(&mut story.has_ended, true);
+            if is_first || state == RETIRED {
+                std::mem::swap(&mut story.error, &mut kept);
+            }
+            (is_first, story.is_announced)
+        };
+        // What is left is dropped outside of the mutex: an error may have a foreign cause.
+        drop(kept);
+        self.state.fetch_max(state, Ordering::AcqRel);
+        if is_first {
+            self.node.link_ended(Clock::System.now());
+            if let (true, Some(error)) = (is_announced, error) {
+                self.report.disconnected(Some(error));
             }
         }
-        // What is left is dropped outside of the mutex: an error may have a foreign cause.
-        drop(end);
-        self.state.fetch_max(state, Ordering::AcqRel) < ENDED
     }
 
     /// Changes the state of an open link, unless another thread did.

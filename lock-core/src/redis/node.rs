@@ -16,7 +16,6 @@ use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
-use lock_protocol::identity::{Found, Processes};
 
 /// One server, as connections see it.
 pub(super) struct Node {
@@ -36,8 +35,11 @@ pub(super) struct Node {
     resp2: Resp2,
     /// The process of the connections in use.
     run_id: AtomicU64,
-    processes: Mutex<Processes>,
+    /// Held from the decision about a new connection until it is registered.
+    pub(super) admission: tokio::sync::Mutex<()>,
     connections: Mutex<Vec<Weak<Connection>>>,
+    /// When a connection ended last, in nanoseconds; zero if none has.
+    ended_at: AtomicU64,
     /// It was reported that the address leads to several servers.
     are_several_known: AtomicBool,
 }
@@ -60,6 +62,15 @@ const RESP2_FOR: Duration = Duration::from_secs(600);
 /// How long they do so at first, if the server may have refused for another reason. The time doubles each time.
 const RESP2_AT_FIRST: Duration = Duration::from_secs(5);
 
+/// What the connections say of the process of a server.
+enum Word {
+    Serves,
+    /// It has ended, or is a replica by now.
+    ServesNoMore,
+    /// No reply came, and a connection is open.
+    Silence,
+}
+
 impl Node {
     pub(super) fn new(address: NodeAddress) -> Self {
         Self {
@@ -72,8 +83,9 @@ impl Node {
             was_replica: AtomicBool::new(false),
             resp2: Resp2::default(),
             run_id: AtomicU64::new(UNKNOWN_RUN_ID),
-            processes: Mutex::default(),
+            admission: tokio::sync::Mutex::default(),
             connections: Mutex::default(),
+            ended_at: AtomicU64::new(0),
             are_several_known: AtomicBool::new(false),
         }
     }
@@ -90,69 +102,102 @@ impl Node {
         connections.push(Arc::downgrade(connection));
     }
 
-    /// Decides whether a new connection may be used. One to another server process may, once no connection to the
-    /// known process gets a reply: the server has restarted, or was replaced.
+    fn open_connections(&self, run_id: u64) -> Vec<Arc<Connection>> {
+        let connections: Vec<_> = {
+            let connections = self.connections.lock();
+            connections.iter().filter_map(Weak::upgrade).collect()
+        };
+        let is_open = |it: &Arc<Connection>| it.first.run_id == run_id && it.link.is_open();
+        connections.into_iter().filter(is_open).collect()
+    }
+
+    /// Decides whether a new connection may be used. One to another server process may, once the known process serves
+    /// no more: it has restarted, or was replaced. Otherwise the address leads to several servers, and locks that are
+    /// held at one of them would be granted again at the other. The caller holds [`admission`](Self::admission).
+    ///
+    /// # Cancel safety
+    /// Nothing has changed then.
     pub(super) async fn admits(
         &self,
         run_id: u64,
         limit: Duration,
         reporter: &Reporter,
     ) -> Result<(), LockError> {
-        let known = {
-            let mut processes = self.processes.lock();
-            if processes.found(run_id) == Found::Known {
-                self.run_id.store(processes.current(), Ordering::Release);
-                return Ok(());
+        if run_id == UNKNOWN_RUN_ID {
+            return Ok(());
+        }
+        let known = self.run_id.load(Ordering::Acquire);
+        if known != UNKNOWN_RUN_ID && known != run_id {
+            match self.word_of(known, limit).await {
+                Word::ServesNoMore => {}
+                Word::Serves => {
+                    if !self.are_several_known.swap(true, Ordering::AcqRel) {
+                        self.reports_several(reporter);
+                    }
+                    return Err(self.is_another_server());
+                }
+                Word::Silence => return Err(self.is_another_server()),
             }
-            processes.current()
-        };
-        let serves_still = self.serves_still(known, limit).await;
-        let are_several = serves_still || {
-            let mut processes = self.processes.lock();
-            let was_known = processes.replaced_by(run_id);
-            self.run_id.store(processes.current(), Ordering::Release);
-            was_known
-        };
-        if are_several && !self.are_several_known.swap(true, Ordering::AcqRel) {
-            reporter.emit(&LockEvent::ServerRestricted {
-                server: &self.server,
-                command: "INFO",
-                effect: "the manager stays with one of them while it replies, and can't tell a failover from a restart",
-                error: "this address leads to several servers",
-            });
         }
-        if serves_still {
-            return Err(LockError::advised(
-                BackendErrorKind::Unreachable,
-                format!(
-                    "the lock server at {} is another one than that of the open connections",
-                    self.text
-                ),
-                "use an address that leads to one server: locks of one server are free at another",
-            ));
-        }
+        self.run_id.store(run_id, Ordering::Release);
         Ok(())
     }
 
-    /// Returns whether the known process replies over an open connection, and is no replica by now.
-    async fn serves_still(&self, run_id: u64, limit: Duration) -> bool {
-        let connections: Vec<_> = {
-            let connections = self.connections.lock();
-            connections.iter().filter_map(Weak::upgrade).collect()
-        };
+    fn reports_several(&self, reporter: &Reporter) {
+        reporter.emit(&LockEvent::ServerRestricted {
+            server: &self.server,
+            command: "INFO",
+            effect: "connections to the others are not used, because their locks are not those of the first one",
+            error: "this address leads to several servers",
+        });
+    }
+
+    fn is_another_server(&self) -> LockError {
+        LockError::advised(
+            BackendErrorKind::Unreachable,
+            format!(
+                "the lock server at {} is another one than that of the open connections",
+                self.text
+            ),
+            "use an address that leads to one server: locks of one server are free at another",
+        )
+    }
+
+    /// Asks a process over all open connections whether it still serves.
+    async fn word_of(&self, run_id: u64, limit: Duration) -> Word {
         let mut asking = JoinSet::new();
-        for connection in connections {
-            if connection.first.run_id == run_id && connection.link.is_open() {
-                assert_no_mutex_held();
-                asking.spawn(async move { connection.is_still_primary(limit).await });
-            }
+        for connection in self.open_connections(run_id) {
+            assert_no_mutex_held();
+            asking.spawn(async move { connection.is_replica(limit).await });
         }
         while let Some(asked) = asking.join_next().await {
-            if asked.unwrap_or(false) {
-                return true;
+            match asked {
+                Ok(Some(true)) => return Word::ServesNoMore,
+                Ok(Some(false)) => return Word::Serves,
+                Ok(None) | Err(_) => {}
             }
         }
-        false
+        // A connection without a reply ends by its own rule. Until then, it is no sign that the process has ended.
+        if self.open_connections(run_id).is_empty() {
+            Word::ServesNoMore
+        } else {
+            Word::Silence
+        }
+    }
+
+    /// Records the end of a connection.
+    pub(super) fn link_ended(&self, at: Moment) {
+        self.ended_at.fetch_max(at.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Returns until when a process has run at least, as its connections show; `None` without any.
+    #[cfg(feature = "quorum")]
+    pub(super) fn last_alive(&self, run_id: u64) -> Option<Moment> {
+        if !self.open_connections(run_id).is_empty() {
+            return Some(Clock::System.now());
+        }
+        let ended_at = self.ended_at.load(Ordering::Acquire);
+        (ended_at > 0).then(|| Moment::from_nanos(ended_at))
     }
 
     /// The primary that the Sentinels name.

@@ -165,9 +165,8 @@ impl Pool {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
-        let connection = Arc::new(self.connector.connect(limit).await?);
-        self.connector.registers(&connection);
-        connection.link.report.connected(false);
+        let connection = self.connector.connect(limit).await?;
+        connection.link.announce(false);
         let runtime = self.for_runtime()?;
         let replaced = runtime.state.lock().up(&connection);
         drop(replaced);
@@ -185,12 +184,15 @@ impl Pool {
 
     /// Stops using the connections to an earlier primary.
     pub(super) fn retire_older(&self) {
-        let generation = self.connector.whereabouts.generation();
         let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
         for connection in runtimes.iter().filter_map(|runtime| runtime.current()) {
-            if connection.node().generation < generation {
-                connection.retire();
-            }
+            self.retire_if_older(&connection);
+        }
+    }
+
+    fn retire_if_older(&self, connection: &Connection) {
+        if connection.node().generation < self.connector.whereabouts.generation() {
+            connection.retire();
         }
     }
 
@@ -214,15 +216,24 @@ impl Pool {
 
     /// Starts the task that connects, unless it is running.
     fn dial(&self, runtime: &Arc<RuntimeConnection>) {
+        if self.usable(runtime).is_some() {
+            return;
+        }
         let now = Clock::System.now();
-        let current = runtime.current();
-        let link = current.as_ref().map(|current| &current.link);
+        let unusable = runtime.current();
+        let link = unusable.as_ref().map(|unusable| &unusable.link);
         let has_answered = link.is_some_and(|link| link.has_answered());
-        let error = link.and_then(|link| link.end()?.error);
+        let error = link.and_then(|link| link.error());
         let replaced = {
             let mut state = runtime.state.lock();
             let error = match state.dial {
                 Dial::Dialing(_) => return,
+                // It was made just now.
+                Dial::Up(ref current, _)
+                    if !unusable.as_ref().is_some_and(|it| Arc::ptr_eq(it, current)) =>
+                {
+                    return;
+                }
                 Dial::Up(_, at) => {
                     let is_steady = now.since(at) >= STEADY;
                     // The server may accept connections and reject each command.
@@ -239,7 +250,11 @@ impl Pool {
             };
             std::mem::replace(&mut state.dial, Dial::Dialing(error))
         };
-        drop(replaced);
+        // It is not among the current connections any more, which are retired when the primary changes.
+        if let Some(unusable) = &unusable {
+            self.retire_if_older(unusable);
+        }
+        drop((replaced, unusable));
         let dialing = Dialing {
             runtime: Arc::clone(runtime),
             reporter: Arc::clone(&self.connector.reporter),
@@ -365,8 +380,6 @@ impl Dialing {
             match connector.connect(Duration::MAX).await {
                 Ok(connection) => {
                     is_down.store(false, Ordering::Relaxed);
-                    let connection = Arc::new(connection);
-                    connector.registers(&connection);
                     self.succeeded(&connection);
                 }
                 Err(error) => {
@@ -387,7 +400,7 @@ impl Dialing {
         };
         self.is_over = true;
         drop(replaced);
-        connection.link.report.connected(is_reconnect);
+        connection.link.announce(is_reconnect);
     }
 
     fn failed(&mut self, error: LockError) {

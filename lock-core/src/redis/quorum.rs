@@ -98,6 +98,11 @@ impl QuorumServers {
         self.servers.iter().map(Arc::clone)
     }
 
+    /// Returns the servers without those that are known to be the same as another one.
+    fn voters(&self) -> impl Iterator<Item = &Arc<QuorumServer>> {
+        self.servers.iter().filter(|server| !server.is_duplicate())
+    }
+
     /// Returns the error for too few servers.
     fn no_quorum(&self, granted: usize) -> LockError {
         LockError::NoQuorum {
@@ -252,7 +257,7 @@ impl QuorumServers {
     /// Waits for connections to a majority.
     async fn wait_for_majority(&self, until: Moment) -> Result<(), LockError> {
         let mut waiting = JoinSet::new();
-        for server in self.all() {
+        for server in self.voters().map(Arc::clone) {
             waiting.spawn(async move { server.store.wait_connected(until).await });
         }
         let (mut connected, mut errors) = (0, Vec::new());
@@ -358,7 +363,7 @@ impl Store for QuorumStore {
     fn reach(&self) -> Reach {
         let needed = self.servers.needed();
         let (mut connected, mut down) = (0, 0);
-        for server in &self.servers.servers {
+        for server in self.servers.voters() {
             match server.store.reach() {
                 Reach::Connected => connected += 1,
                 Reach::Down => down += 1,
@@ -375,7 +380,7 @@ impl Store for QuorumStore {
     }
 
     fn status(&self) -> StoreStatus {
-        let servers = self.servers.servers.iter();
+        let servers = self.servers.voters();
         let all: Vec<_> = servers.map(|server| server.store.status()).collect();
         let connected = all.iter().filter(|status| status.connected).count();
         StoreStatus {

@@ -164,6 +164,7 @@ impl Drop for Transport {
             }
             state.driver.take()
         };
+        self.shared.link.closed();
         self.shared.wake(driver);
     }
 }

@@ -40,6 +40,14 @@ async fn second_address_of_a_server_has_no_vote() {
     let held = here.lock(NAME).wait(WAIT).acquire().await.unwrap();
     assert!(there.lock(NAME).try_acquire().await.unwrap().is_none());
     held.release().await.unwrap();
+    // The address leads to a server of its own.
+    let own = RedisServer::start();
+    alias.lead_to(&own);
+    alias.cut_all();
+    servers[1].kill9();
+    let held = here.lock(NAME).wait(WAIT).acquire().await.unwrap();
+    assert_eq!(own.cli(&["EXISTS", KEY]).integer(), 1);
+    held.release().await.unwrap();
 }
 
 /// The clocks of two servers that lost a lock are set forward, so that they seem to run for hours.

@@ -130,9 +130,8 @@ impl QuorumServers {
         F: Future<Output = Result<T, LockError>> + Send + 'static,
     {
         let mut running = JoinSet::new();
-        // A server that has two addresses counts once.
-        for server in self.all().filter(|server| !server.is_duplicate()) {
-            running.spawn(ask(server));
+        for server in self.voters() {
+            running.spawn(ask(Arc::clone(server)));
         }
         let (mut replies, mut errors) = (Vec::new(), Vec::new());
         while let Some(joined) = running.join_next().await {

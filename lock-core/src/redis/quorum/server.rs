@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::super::RedisStore;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
-use super::super::link::Link;
 use super::unreleased::Unreleased;
 use super::vote::AcquireVote;
 use crate::error::{BackendErrorKind, LockError};
@@ -32,8 +31,6 @@ pub(super) struct QuorumServer {
     pub(super) store: RedisStore,
     number: usize,
     roster: Arc<Roster>,
-    /// A connection to the known process of the server. Its end shows until when that process ran.
-    link: Mutex<Option<(u64, Arc<Link>)>>,
     pub(super) unreleased: Unreleased,
 }
 
@@ -133,7 +130,6 @@ impl QuorumServer {
             store,
             number,
             roster,
-            link: Mutex::default(),
             unreleased: Unreleased::default(),
         }
     }
@@ -147,11 +143,12 @@ impl QuorumServer {
         self.roster.members.lock().run_id(self.number)
     }
 
-    /// Returns whether the server may be asked for a new acquisition: it is not known not to count.
+    /// Returns whether the server may be asked for a new acquisition: it is not in quarantine. One that was the same as
+    /// another server may be asked, because its address may lead to a server of its own by now.
     pub(super) fn may_count(&self) -> bool {
         let now = Clock::System.now();
         let standing = self.roster.members.lock().standing(self.number, now);
-        standing.is_none_or(|standing| standing == Standing::Counts)
+        standing != Some(Standing::Quarantined)
     }
 
     /// Returns whether the server is known to be the same as another one of the quorum.
@@ -169,11 +166,12 @@ impl QuorumServer {
             uptime: connection.uptime,
         };
         let now = Clock::System.now();
-        let last_alive = self.last_alive(connection, now);
+        let known = self.run_id().filter(|known| *known != seen.run_id);
+        let last_alive = known.and_then(|known| connection.node().last_alive(known));
         let (before, standing) = {
             let mut members = self.roster.members.lock();
             let before = members.standing(self.number, now);
-            members.connected(self.number, seen, last_alive);
+            members.connected(self.number, seen, last_alive.unwrap_or(now));
             (before, members.standing(self.number, now))
         };
         if let Some(Standing::Duplicate(of)) = standing {
@@ -202,28 +200,6 @@ impl QuorumServer {
             effect: "this address has no vote, until it leads to a server of its own",
             error: text,
         });
-    }
-
-    /// Returns when the process that was known before this connection was last seen to run.
-    fn last_alive(&self, connection: &Connection, now: Moment) -> Moment {
-        let run_id = connection.first.run_id;
-        let mut known = self.link.lock();
-        let (last_alive, is_of_process) = match &*known {
-            Some((known, link)) => {
-                let ended_at = link.ended_at();
-                let is_open = ended_at.is_none();
-                (ended_at.unwrap_or(now), is_open && *known == run_id)
-            }
-            None => (now, false),
-        };
-        let replaced = if is_of_process {
-            None
-        } else {
-            known.replace((run_id, Arc::clone(&connection.link)))
-        };
-        drop(known);
-        drop(replaced);
-        last_alive
     }
 
     async fn admit(

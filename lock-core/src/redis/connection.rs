@@ -94,7 +94,7 @@ impl Connection {
         &self.link.node
     }
 
-    /// Sends no more commands, because the server can't be used. Callers that wait for a reply still get it.
+    /// Stops sending commands, because the server can't be used. Callers still get the replies they wait for.
     pub(super) fn give_up(&self, error: &LockError) {
         self.link.ended(error);
         self.transport.give_up();
@@ -168,7 +168,8 @@ impl Connection {
         self.exchange(write, expected, limit).await
     }
 
-    /// Asks the server whether it is a replica by now. A server that tells no role is none. `None` without a reply.
+    /// Asks the server whether it has become a replica, and takes a server that doesn't tell its role for a primary.
+    /// Returns `None` if no reply comes in time.
     pub(super) async fn is_replica(&self, limit: Duration) -> Option<bool> {
         let write = |out: &mut CommandBuf<'_>| {
             out.command("ROLE");
@@ -219,7 +220,7 @@ impl Connection {
     ) -> Result<Vec<u8>, LockError> {
         match replies {
             Ok(Ok(replies)) => {
-                // Those to `ASKING` say nothing.
+                // The replies to `ASKING` say nothing about the commands.
                 let of_others = usize::from(self.is_asking);
                 let own = || {
                     Replies::new(&replies)

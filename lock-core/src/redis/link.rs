@@ -10,8 +10,8 @@
 //! | any | another server is the primary | retired: replies that arrive now don't count |
 //! | ended, retired | anything else | the same; the first error stays |
 //!
-//! A count of timeouts would prove nothing: a command with little time left also times out on a good connection. And a
-//! network that drops packets never reports that a connection is dead.
+//! Counting timeouts would prove nothing, because a command with little time left also times out on a good connection.
+//! Waiting for the socket to fail isn't enough either: a network that drops packets never reports a dead connection.
 //!
 //! The state is one atomic number, because each reply looks at it. Whoever ends the link first reports the end. The
 //! driver ends it as soon as the socket does, so no caller has to lose a command to notice.
@@ -101,8 +101,8 @@ impl Link {
         format!("cannot reach the lock server at {}", self.node.text)
     }
 
-    /// Records a reply. Returns an error if it doesn't count any more. `is_executed` says whether it belongs to a
-    /// command that was executed.
+    /// Records a reply, or returns an error if the link was retired before the reply arrived. `is_executed` tells whether
+    /// the server executed the command.
     pub(super) fn replied(&self, is_executed: impl FnOnce() -> bool) -> Result<(), LockError> {
         match self.state.load(Ordering::Acquire) {
             UP | ENDED => {}
@@ -161,7 +161,7 @@ impl Link {
         self.ends(ENDED, None);
     }
 
-    /// Ends the link, because another server is the primary now. Replies that arrive after that don't count.
+    /// Ends the link, because another server is now the primary. Callers get an error instead of later replies.
     pub(super) fn retired(&self) {
         let error = LockError::advised(
             BackendErrorKind::NotPrimary,

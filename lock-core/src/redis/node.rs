@@ -111,12 +111,13 @@ impl Node {
         connections.into_iter().filter(is_open).collect()
     }
 
-    /// Decides whether a new connection may be used. One to another server process may, once the known process serves
-    /// no more: it has restarted, or was replaced. Otherwise the address leads to several servers, and locks that are
-    /// held at one of them would be granted again at the other. The caller holds [`admission`](Self::admission).
+    /// Decides whether a new connection may be used. A connection to another server process may be used only once the
+    /// known process has stopped serving, because it restarted or was replaced. Otherwise the address leads to several
+    /// servers, and one of them would grant locks that are held at another. The caller holds
+    /// [`admission`](Self::admission).
     ///
     /// # Cancel safety
-    /// Nothing has changed then.
+    /// Dropping the future changes nothing.
     pub(super) async fn admits(
         &self,
         run_id: u64,
@@ -177,7 +178,7 @@ impl Node {
                 Ok(None) | Err(_) => {}
             }
         }
-        // A connection without a reply ends by its own rule. Until then, it is no sign that the process has ended.
+        // A silent connection ends by its own rule. Until it does, its silence doesn't show that the process has ended.
         if self.open_connections(run_id).is_empty() {
             Word::ServesNoMore
         } else {

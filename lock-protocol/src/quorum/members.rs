@@ -1,18 +1,17 @@
 //! Which servers of a quorum count: each server once, and only if it remembers what it granted.
 //!
-//! A server that restarted may have forgotten locks that are still held. So it doesn't count until all of them must have
-//! ended: for the *quarantine*, which is at least as long as the longest ttl. Nobody tells when a server restarted,
-//! except by its own clock, and that one may be set forward after the restart. So this machine's clock decides where it
-//! can:
+//! A server that restarted may have forgotten locks that are still held, so it doesn't count until they must all have
+//! ended. This time is its *quarantine*, which is at least as long as the longest ttl. Only the server's own clock tells
+//! when it restarted, and somebody may set that clock forward afterwards, so this machine's clock decides wherever it can:
 //!
 //! | The process | The quarantine begins |
 //! |---|---|
-//! | replaced one that this manager knew | when the known one was last seen to run; at the start that the server tells, if that is later |
-//! | is the first one that this manager sees | at the start that the server tells; at first sight if it tells none |
-//! | is known | unchanged |
+//! | replaced a process that this manager knew | when the old process was last seen to run, or when the new one says it started, if that is later |
+//! | is the first that this manager sees | when it says it started, or at first sight if it doesn't say |
+//! | is the known one | no new quarantine |
 //!
-//! Two addresses may lead to one server, from the beginning or after a name moved. Then the address that was connected
-//! first counts, and the other one is a *duplicate*, until it leads to another process.
+//! Two addresses may lead to one server, from the beginning or after a name has moved. The address that connected first
+//! then counts, and the other is a *duplicate* until it leads to another process.
 
 use std::time::Duration;
 

@@ -2,15 +2,16 @@
 //!
 //! | State | Event | Next |
 //! |---|---|---|
-//! | up | a command got no reply in its time | silent since it was sent |
-//! | silent | a reply | up |
+//! | up | a command got no reply in its time | silent since it was sent, or since the last reply to another one |
+//! | silent | a reply, to whatever command | up |
 //! | silent | a command got no reply, and the silence has lasted for half of the patience | ended |
-//! | up, silent | a command waited for all of the patience | ended |
 //! | up, silent | the socket failed, or a reply shows that the server can't be used | ended |
 //! | any | another server is the primary | retired: replies that arrive now don't count |
 //! | ended, retired | anything else | the same; the first error stays |
 //!
 //! Counting timeouts would prove nothing, because a command with little time left also times out on a good connection.
+//! Nor does a long wait: while the server works through a queue, a new connection would only get its place behind it,
+//! and the commands that wait would be sent once more. That is how an overload stays.
 //! Waiting for the socket to fail isn't enough either: a network that drops packets never reports a dead connection.
 //!
 //! The state is one atomic number, because each reply looks at it. Whoever ends the link first reports the end. The
@@ -38,6 +39,9 @@ const UP: u64 = 0;
 /// The state of one connection.
 pub(super) struct Link {
     state: AtomicU64,
+    /// When the server last replied to one of several commands, in nanoseconds. A command that is alone was sent after
+    /// all earlier replies.
+    heard: AtomicU64,
     story: Mutex<Story>,
     /// The server has executed a command.
     has_answered: AtomicBool,
@@ -61,6 +65,7 @@ impl Link {
     pub(super) fn new(node: Arc<Node>, report: ConnectionReport, patience: Duration) -> Self {
         Self {
             state: AtomicU64::new(UP),
+            heard: AtomicU64::new(0),
             story: Mutex::default(),
             has_answered: AtomicBool::new(false),
             patience,
@@ -104,15 +109,26 @@ impl Link {
     /// Records a reply, or returns an error if the link was retired before the reply arrived. `is_executed` tells whether
     /// the server executed the command.
     pub(super) fn replied(&self, is_executed: impl FnOnce() -> bool) -> Result<(), LockError> {
-        match self.state.load(Ordering::Acquire) {
-            UP | ENDED => {}
-            RETIRED => return Err(self.error_of_retired()),
-            silent => self.change_from(silent, UP),
+        if self.state.load(Ordering::Acquire) == RETIRED {
+            return Err(self.error_of_retired());
         }
         if !self.has_answered() && is_executed() {
             self.has_answered.store(true, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Records that the server has replied to a command, even if its caller has stopped waiting. `others_wait` tells
+    /// whether commands without a reply are left.
+    pub(super) fn heard(&self, others_wait: bool) {
+        if others_wait {
+            let now = Clock::System.now().as_nanos();
+            self.heard.store(now, Ordering::Release);
+        }
+        let known = self.state.load(Ordering::Acquire);
+        if known != UP && known < ENDED {
+            self.change_from(known, UP);
+        }
     }
 
     fn error_of_retired(&self) -> LockError {
@@ -124,15 +140,16 @@ impl Link {
     pub(super) fn stays_silent(&self, limit: Duration) -> (LockError, bool) {
         let error = timed_out(&self.unreachable_text());
         let now = Clock::System.now();
-        let sent = now.minus(limit).as_nanos().max(1);
+        let sent = now.minus(limit).as_nanos();
+        let heard = self.heard.load(Ordering::Acquire);
         let known = self.state.load(Ordering::Acquire);
-        if known == UP {
-            // A concurrent call that also sees it up records the same silence.
-            self.change_from(UP, sent);
+        let earliest = if known == UP { sent } else { known.min(sent) };
+        let since = earliest.max(heard).max(UP + 1);
+        // A concurrent call that meets the same state records the same silence.
+        if known < ENDED {
+            self.change_from(known, since);
         }
-        let since = if known == UP { sent } else { known.min(sent) };
-        let silence = now.since(Moment::from_nanos(since));
-        let ends = limit >= self.patience || silence >= self.patience / 2;
+        let ends = now.since(Moment::from_nanos(since)) >= self.patience / 2;
         if ends {
             self.ended(&error);
         }
@@ -203,5 +220,65 @@ impl Link {
         let _newer = self
             .state
             .compare_exchange(known, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::place::NodeAddress;
+    use crate::telemetry::ConnectionKind;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn link() -> Link {
+        let node = Arc::new(Node::new(NodeAddress::Unix("/socket".into())));
+        let report = ConnectionReport {
+            reporter: Arc::default(),
+            server: Arc::clone(&node.server),
+            kind: ConnectionKind::Command,
+        };
+        Link::new(node, report, PATIENCE)
+    }
+
+    #[test]
+    fn long_wait_without_any_reply_ends_the_link() {
+        let link = link();
+        assert!(link.stays_silent(PATIENCE).1);
+        assert!(!link.is_open());
+    }
+
+    #[test]
+    fn short_waits_end_the_link_once_the_silence_is_long() {
+        let link = link();
+        assert!(!link.stays_silent(PATIENCE / 4).1);
+        // The second one was sent before the first one.
+        assert!(link.stays_silent(PATIENCE / 2).1);
+    }
+
+    #[test]
+    fn server_that_replies_to_others_is_slow_and_not_silent() {
+        let link = link();
+        link.heard(true);
+        assert!(!link.stays_silent(PATIENCE).1);
+        assert!(link.is_open());
+    }
+
+    #[test]
+    fn reply_ends_the_silence_even_if_its_caller_has_stopped_waiting() {
+        let link = link();
+        assert!(!link.stays_silent(PATIENCE / 4).1);
+        link.heard(false);
+        assert_eq!(link.state.load(Ordering::Relaxed), UP);
+    }
+
+    #[test]
+    fn reply_does_not_open_a_link_that_has_ended() {
+        for end in [Link::closed, Link::retired] {
+            let link = link();
+            end(&link);
+            link.heard(true);
+            assert!(!link.is_open());
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::RedisStore;
@@ -53,6 +53,8 @@ pub(super) struct QuorumStore {
 struct QuorumServers {
     servers: Vec<Arc<QuorumServer>>,
     command_timeout: Duration,
+    /// The turns of the attempts to acquire, in the order of their callers.
+    attempts: Semaphore,
     reporter: Arc<Reporter>,
     held: Mutex<HashMap<OwnerId, HeldQuorum>>,
     /// The acquires that may have taken effect, and have no lease.
@@ -64,6 +66,11 @@ struct QuorumServers {
     /// Notified when it is zero.
     released: Notify,
 }
+
+/// How many attempts of a manager run at once. Each sends up to three commands to each server, one after the other, and
+/// repeats all of them if one gets no reply in its time. More at once than a busy machine can run in that time would
+/// all repeat theirs, and none would end. At a round trip of 50 ms, so many acquire some 800 locks in a second.
+const MAX_ATTEMPTS: usize = 128;
 
 /// Leases that ended are forgotten when there are this many leases, or twice as many as were left.
 const FORGET_FROM: usize = 1024;
@@ -109,6 +116,24 @@ impl QuorumServers {
             granted,
             needed: self.needed(),
             servers: self.len(),
+        }
+    }
+
+    /// Waits for the turn to make an attempt. Nothing was sent if it doesn't come in time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the turn to the next caller.
+    async fn turn(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, LockError> {
+        let turn = tokio::time::timeout(deadline.left(), self.attempts.acquire()).await;
+        match turn {
+            Ok(Ok(turn)) => Ok(turn),
+            // It is never closed.
+            Ok(Err(_closed)) => Err(LockError::NoRuntime),
+            Err(_elapsed) => Err(LockError::advised(
+                BackendErrorKind::TimedOut,
+                format!("{MAX_ATTEMPTS} other attempts to acquire a lock are running"),
+                "check the load of this machine and of the servers, or acquire fewer locks at once",
+            )),
         }
     }
 
@@ -191,6 +216,7 @@ impl QuorumStore {
         let servers = Arc::new(QuorumServers {
             servers: stores.into_iter().enumerate().map(new).collect(),
             command_timeout: settings.command_timeout,
+            attempts: Semaphore::new(MAX_ATTEMPTS),
             reporter: Arc::clone(reporter),
             held: Mutex::default(),
             sent: Mutex::default(),

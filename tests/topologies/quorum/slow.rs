@@ -1,7 +1,7 @@
 //! A server that is slower than the others, when leases are renewed, and when its quarantine is counted.
 
 use lock_core::Renew;
-use test_support::Direction;
+use test_support::{Direction, Proxy};
 use tokio::task::JoinSet;
 
 use super::minority::ProxiedQuorum;
@@ -126,4 +126,47 @@ async fn quarantine_is_not_shortened_by_a_slow_network() {
     }
     let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
     held.release().await.unwrap();
+}
+
+/// If all of them sent their commands at once, a busy machine would run none of the attempts in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_of_a_manager_take_turns() {
+    const AT_ONCE: usize = 128;
+    let proxied = ProxiedQuorum::start();
+    let locks = proxied.connect(WAIT).await;
+    let connections = |change: fn(&Proxy, usize)| {
+        for proxy in &proxied.proxies {
+            for connection in 0..proxy.accepted() {
+                change(proxy, connection);
+            }
+        }
+    };
+    for proxy in &proxied.proxies {
+        proxy.record();
+    }
+    connections(|proxy, connection| proxy.hold(connection, Direction::ToClient));
+    let mut acquiring = JoinSet::new();
+    for at in 0..2 * AT_ONCE {
+        let request = locks.lock(format!("item:{at}:")).ttl(LONG).wait(WAIT);
+        acquiring.spawn(request.acquire());
+    }
+    let asked = |proxy: &Proxy| {
+        let requests = (0..proxy.accepted()).map(|connection| proxy.requests(connection));
+        let requests: Vec<_> = requests
+            .map(|it| String::from_utf8_lossy(&it).into_owned())
+            .collect();
+        let is_asked = |at: &usize| {
+            let key = format!("lock:item:{at}:");
+            requests.iter().any(|requests| requests.contains(&key))
+        };
+        (0..2 * AT_ONCE).filter(is_asked).count()
+    };
+    eventually_async(WAIT, async || {
+        proxied.proxies.iter().all(|proxy| asked(proxy) == AT_ONCE)
+    })
+    .await;
+    connections(|proxy, connection| proxy.resume(connection));
+    for held in acquiring.join_all().await {
+        held.unwrap().release().await.unwrap();
+    }
 }

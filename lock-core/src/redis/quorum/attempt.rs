@@ -68,6 +68,13 @@ pub(super) async fn acquire(
     if servers.is_sent(sent.owner_id) {
         return Ok(AcquireOutcome::StartOver);
     }
+    let deadline = Deadline::after(Clock::System, limit);
+    let _turn = servers.turn(deadline).await?;
+    // A waiter spends its wait, and the servers still have the time that a command may take.
+    let limit = match sent.waits_until {
+        Some(until) => until.since(Clock::System.now()).min(limit),
+        None => deadline.left(),
+    };
     let began = Clock::System.now();
     // In time of this machine: each server has a clock of its own. The last command is sent within one timeout. It
     // may take effect for a second one. The time of the server is known with an error of up to a third one.

@@ -116,11 +116,15 @@ impl Driver {
 
     /// Gives the complete replies to their callers.
     fn deliver(&mut self) -> io::Result<()> {
-        let (delivered, result) = {
+        let (delivered, result, others_wait) = {
             let mut state = self.shared.state.lock();
             let bytes = &self.buffer[..self.filled];
-            deliver(&mut state, &mut self.scan, bytes, &mut self.ready)
+            let (delivered, result) = deliver(&mut state, &mut self.scan, bytes, &mut self.ready);
+            (delivered, result, !state.awaited.is_empty())
         };
+        if delivered > 0 {
+            self.shared.link.heard(others_wait);
+        }
         self.buffer.copy_within(delivered..self.filled, 0);
         self.filled -= delivered;
         if self.filled == 0 && self.buffer.len() > LARGEST_KEPT {

@@ -14,6 +14,8 @@ use lock_protocol::resp::OPERATOR_REPLY;
 
 mod stress;
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn link() -> Arc<Link> {
     let node = Arc::new(Node::new(NodeAddress::Unix("/socket".into())));
     let report = ConnectionReport {
@@ -21,7 +23,7 @@ fn link() -> Arc<Link> {
         server: Arc::clone(&node.server),
         kind: ConnectionKind::Command,
     };
-    Arc::new(Link::new(node, report, Duration::from_secs(1)))
+    Arc::new(Link::new(node, report, PATIENCE))
 }
 
 fn connected() -> (Arc<Transport>, UnixStream) {
@@ -296,4 +298,17 @@ async fn given_up_connection_ends_with_its_last_waiting_caller() {
     let closed = tokio::time::timeout(Duration::from_secs(5), server.read_to_end(&mut rest));
     closed.await.expect("nobody waits").unwrap();
     assert!(call(&transport, "b", 1).await.is_err());
+}
+
+/// A reply shows that the server is alive, as long as there are commands for which it has none.
+#[tokio::test]
+async fn link_hears_the_replies_to_earlier_commands() {
+    let (transport, mut server) = connected();
+    let first = start(&transport, &mut server, "a").await;
+    let second = start(&transport, &mut server, "b").await;
+    reply(&mut server, ":1\r\n").await;
+    assert_eq!(first.await.unwrap().unwrap(), ":1\r\n");
+    assert!(!transport.shared.link.stays_silent(PATIENCE).1);
+    reply(&mut server, ":2\r\n").await;
+    assert_eq!(second.await.unwrap().unwrap(), ":2\r\n");
 }

@@ -165,7 +165,7 @@ async fn attempts_of_a_manager_take_turns() {
         proxied.proxies.iter().all(|proxy| asked(proxy) == AT_ONCE)
     })
     .await;
-    connections(|proxy, connection| proxy.resume(connection));
+    connections(Proxy::resume);
     for held in acquiring.join_all().await {
         held.unwrap().release().await.unwrap();
     }

@@ -56,6 +56,8 @@ pub(crate) struct ManagerSettings {
     pub(crate) handover: Handover,
     pub(crate) dialect: Dialect,
     pub(crate) retry_interval: Duration,
+    /// How often the name of a server is resolved again; zero for never.
+    pub(crate) resolve_interval: Duration,
     pub(crate) redact_keys: bool,
     /// Added to the floor of all fencing tokens.
     pub(crate) fencing_lead: Duration,
@@ -83,8 +85,12 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 /// How long a restarted server of a quorum does not count. Twice the default ttl.
 pub(crate) const QUARANTINE: Duration = Duration::from_secs(60);
+/// Some name servers let their answers live for a minute, and those of hosting services for five seconds.
+const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// More frequent questions would load the name server without a benefit.
+const MIN_RESOLVE_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Default for ManagerSettings {
     fn default() -> Self {
@@ -99,6 +105,7 @@ impl Default for ManagerSettings {
             handover: Handover::Immediate,
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
+            resolve_interval: RESOLVE_INTERVAL,
             redact_keys: false,
             fencing_lead: Duration::ZERO,
             quarantine: QUARANTINE,
@@ -140,6 +147,10 @@ impl ManagerSettings {
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
         at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)?;
+        if !self.resolve_interval.is_zero() {
+            let interval = self.resolve_interval;
+            at_least("resolve_interval", interval, MIN_RESOLVE_INTERVAL)?;
+        }
         #[cfg(feature = "redis")]
         self.check_confirm()?;
         overrides::check(&self.overrides)
@@ -236,12 +247,13 @@ mod tests {
         assert_eq!(config.command_timeout, Duration::from_secs(1));
         assert_eq!(config.shutdown_timeout, Duration::from_secs(5));
         assert_eq!(config.retry_interval, Duration::from_millis(50));
+        assert_eq!(config.resolve_interval, Duration::from_secs(30));
     }
 
     #[test]
     fn each_invalid_setting_is_refused() {
         type Change = fn(&mut ManagerSettings);
-        let cases: [(Change, &str); 7] = [
+        let cases: [(Change, &str); 8] = [
             (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
             (|c| c.default_ttl = Duration::from_millis(99), "100 ms"),
@@ -255,6 +267,10 @@ mod tests {
             ),
             (|c| c.command_timeout = Duration::ZERO, "`command_timeout`"),
             (|c| c.retry_interval = Duration::ZERO, "`retry_interval`"),
+            (
+                |c| c.resolve_interval = Duration::from_nanos(1),
+                "`resolve_interval`",
+            ),
         ];
         for (change, text) in cases {
             let mut config = ManagerSettings::default();

@@ -336,6 +336,15 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets how often the name of a server is resolved again, to notice that it leads to another primary while the old
+    /// one lives. It is also resolved at each attempt to connect. Applies to single servers and to those of a quorum;
+    /// see [`guide::topologies`](crate::guide::topologies#names-that-move). Zero turns it off, else at least 1 ms.
+    /// Defaults to 30 s.
+    pub fn resolve_interval(mut self, interval: Duration) -> Self {
+        self.config.resolve_interval = interval;
+        self
+    }
+
     /// Sets the observer, which gets each event of the manager: acquires, waits, losses, renewals,
     /// connections. See [`guide::telemetry`](crate::guide::telemetry). Defaults to none.
     pub fn observer(mut self, observer: impl LockObserver + 'static) -> Self {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::error::LockError;
 use crate::store::{
     Boxed, Call, Reach, Store, StoreStatus, StoreTraits, Together, ends_set, supervised,
@@ -28,6 +30,7 @@ mod errors;
 mod handshake;
 mod link;
 mod listening;
+mod location;
 mod login;
 mod node;
 mod operations;
@@ -48,8 +51,6 @@ pub(crate) mod url;
 use client::RedisClient;
 use confirmer::Confirmer;
 pub(crate) use connect::connect;
-#[cfg(feature = "sentinel")]
-use sentinel::SentinelWatch;
 
 /// Keeps locks on one server.
 pub(crate) struct RedisStore {
@@ -142,11 +143,23 @@ impl RedisStore {
         self.client.end_command(LockCommand::Renew, began, error);
     }
 
+    /// Looks for another primary for as long as it is polled, and uses it.
+    async fn follow(&self) {
+        let connector = &self.client.pool.connector;
+        let Some(generations) = connector.location.generations() else {
+            return;
+        };
+        let process_at = |addresses, deadline| {
+            let connector = Arc::clone(connector);
+            async move { connector.process_at(addresses, deadline).await }
+        };
+        let looking = connector.location.follow(connector.timeout, process_at);
+        tokio::join!(self.use_generations(generations), looking);
+    }
+
     /// Retires the connections to an earlier primary whenever there is a new one.
-    #[cfg(feature = "sentinel")]
-    async fn follow_primary(&self, watch: &SentinelWatch) {
-        let mut generations = watch.generations();
-        // Never ends: the watch lives as long as this borrow.
+    async fn use_generations(&self, mut generations: watch::Receiver<u64>) {
+        // Never ends: the location lives as long as this borrow.
         while generations.changed().await.is_ok() {
             self.client.pool.retire_older();
             self.client.transactions.retire_older();
@@ -237,15 +250,7 @@ impl Store for RedisStore {
                     None => Box::pin(std::future::ready(())),
                 }
             };
-            let following = || -> Boxed<'_, ()> {
-                #[cfg(feature = "sentinel")]
-                if let Some(watch) = self.client.pool.connector.whereabouts.watch() {
-                    return Box::pin(async move {
-                        tokio::join!(self.follow_primary(watch), Arc::clone(watch).watch());
-                    });
-                }
-                Box::pin(std::future::ready(()))
-            };
+            let following = || -> Boxed<'_, ()> { Box::pin(self.follow()) };
             tokio::join!(
                 // After a panic it also makes all waiters poll, so it supervises itself.
                 listening::listen(Arc::clone(&self.client)),

@@ -23,6 +23,7 @@ mod kind_events;
 mod kinds;
 mod lead;
 mod leases;
+mod names;
 mod network;
 mod notifications;
 mod probe;

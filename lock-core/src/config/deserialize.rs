@@ -65,6 +65,7 @@ deserialize_fields!(ManagerConfig, "the configuration of a lock manager", {
     command_timeout: DurationText,
     shutdown_timeout: DurationText,
     retry_interval: DurationText,
+    resolve_interval: DurationText,
     label: String,
     client_name: String,
     dialect: Dialect,

@@ -48,6 +48,8 @@ pub struct ManagerConfig {
     pub shutdown_timeout: Option<Duration>,
     /// See [`retry_interval`](crate::LockManagerBuilder::retry_interval).
     pub retry_interval: Option<Duration>,
+    /// See [`resolve_interval`](crate::LockManagerBuilder::resolve_interval).
+    pub resolve_interval: Option<Duration>,
     /// See [`label`](crate::LockManagerBuilder::label).
     pub label: Option<String>,
     /// See [`client_name`](crate::LockManagerBuilder::client_name).
@@ -74,6 +76,7 @@ impl ManagerConfig {
             command_timeout,
             shutdown_timeout,
             retry_interval,
+            resolve_interval,
             label,
             client_name,
             dialect,
@@ -87,6 +90,7 @@ impl ManagerConfig {
         set(&mut settings.command_timeout, command_timeout);
         set(&mut settings.shutdown_timeout, shutdown_timeout);
         set(&mut settings.retry_interval, retry_interval);
+        set(&mut settings.resolve_interval, resolve_interval);
         set(&mut settings.label, label.map(|it| tidy_label(&it).into()));
         if client_name.is_some() {
             settings.client_name = client_name.map(Into::into);
@@ -116,6 +120,7 @@ impl fmt::Debug for ManagerConfig {
             .field("command_timeout", &self.command_timeout)
             .field("shutdown_timeout", &self.shutdown_timeout)
             .field("retry_interval", &self.retry_interval)
+            .field("resolve_interval", &self.resolve_interval)
             .field("label", &self.label)
             .field("client_name", &self.client_name)
             .field("dialect", &self.dialect)

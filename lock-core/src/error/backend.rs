@@ -229,6 +229,21 @@ impl BackendError {
         }))
     }
 
+    /// Returns what happened, without the advice.
+    #[cfg(feature = "redis")]
+    pub(crate) fn context(&self) -> &str {
+        &self.0.context
+    }
+
+    /// The error of several attempts, of which this is one. `context` tells all of them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_several(&self, context: String) -> Self {
+        Self(Arc::new(Details {
+            context,
+            ..(*self.0).clone()
+        }))
+    }
+
     /// The same error with a detail, such as the source of its URL.
     pub(super) fn with_detail(&self, detail: &'static str) -> Self {
         Self(Arc::new(Details {

@@ -12,7 +12,8 @@ use super::confirmer::Confirmer;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::credentials::CredentialSource;
-use super::node::{Node, Whereabouts};
+use super::location::Location;
+use super::node::Node;
 use super::place::{NodeAddress, Place, Topology};
 use super::{security, url};
 use crate::config::ManagerSettings;
@@ -36,34 +37,35 @@ pub(super) struct NodeMaker {
 }
 
 impl NodeMaker {
-    /// Makes the store of the server at an address. It has no connection yet.
-    pub(super) fn make(&self, address: &NodeAddress) -> RedisStore {
-        self.at(
-            &Whereabouts::Fixed(Arc::new(Node::new(address.clone()))),
-            |it| it,
-        )
+    /// Makes the store of the server at an address, whose name may come to lead to another server. It has no connection
+    /// yet.
+    fn make_single(&self, address: &NodeAddress) -> RedisStore {
+        let location = Location::of(address, self.settings.resolve_interval, &self.reporter);
+        self.at(&location, |it| it)
     }
 
-    /// As [`make`](Self::make), for keys that are on their way to the node.
+    /// Makes the store of a node of a cluster. It has no connection yet.
+    #[cfg(feature = "cluster")]
+    pub(super) fn make_node(&self, address: &NodeAddress) -> RedisStore {
+        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
+        self.at(&location, |it| it)
+    }
+
+    /// As [`make_node`](Self::make_node), for keys that are on their way to the node.
+    #[cfg(feature = "cluster")]
     pub(super) fn make_asking(&self, address: &NodeAddress) -> RedisStore {
-        let whereabouts = Whereabouts::Fixed(Arc::new(Node::new(address.clone())));
-        self.at(&whereabouts, Connector::asking)
+        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
+        self.at(&location, Connector::asking)
     }
 
-    fn at(&self, whereabouts: &Whereabouts, change: fn(Connector) -> Connector) -> RedisStore {
+    fn at(&self, location: &Location, change: fn(Connector) -> Connector) -> RedisStore {
         let settings = &self.settings;
         let is_sharded = self.access.kind == DeploymentKind::Cluster;
         let connector = |scripts| {
             let (access, reporter) = (Arc::clone(&self.access), Arc::clone(&self.reporter));
             let timeout = settings.command_timeout;
-            let whereabouts = whereabouts.clone();
-            change(Connector::new(
-                access,
-                whereabouts,
-                timeout,
-                scripts,
-                reporter,
-            ))
+            let location = location.clone();
+            change(Connector::new(access, location, timeout, scripts, reporter))
         };
         let mut scripts = scripts::of(settings.dialect, is_sharded);
         if self.access.kind == DeploymentKind::Quorum {
@@ -172,7 +174,7 @@ pub(crate) async fn connect(
     // In boxes, because each of these futures is large, and only one of them runs.
     match &place.topology {
         Topology::Standalone(address) => {
-            let store = ingredients.maker_for(&place).await?.make(address);
+            let store = ingredients.maker_for(&place).await?.make_single(address);
             let connection = store.client.pool.first(deadline.left()).await?;
             Box::pin(checked(store, &connection, settings, deadline)).await
         }
@@ -219,8 +221,8 @@ async fn behind_sentinels(
         settings.command_timeout,
         deadline.left(),
     );
-    let whereabouts = Whereabouts::sentinel(watch.await?)?;
-    let store = maker.at(&whereabouts, |it| it);
+    let location = Location::sentinels(watch.await?)?;
+    let store = maker.at(&location, |it| it);
     let connection = first_behind_sentinels(&store.client, deadline).await?;
     checked(store, &connection, settings, deadline).await
 }
@@ -267,7 +269,7 @@ async fn at_quorum(
         let tls = tls.map(|(_, tls)| super::dial::SharedTls::clone(tls));
         let provider = ingredients.provider.clone();
         let access = Access::new(place, tls, provider, settings, &ingredients.reporter)?;
-        Ok(ingredients.maker(access.in_quorum()).make(address))
+        Ok(ingredients.maker(access.in_quorum()).make_single(address))
     };
     let servers = places.iter().map(make).collect::<Result<_, LockError>>()?;
     let reporter = &ingredients.reporter;
@@ -308,7 +310,7 @@ async fn first_behind_sentinels(
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
-        let watch = client.pool.connector.whereabouts.watch();
+        let watch = client.pool.connector.location.watch();
         let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
             return Err(error);
         };

@@ -1,6 +1,7 @@
 //! One connection to one server process.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -34,6 +35,8 @@ pub(super) struct Connection {
     /// The user that has logged in; `None` for the default user.
     pub(super) user: Option<Arc<str>>,
     pub(super) origin: Origin,
+    /// The address to which it leads; `None` for a Unix socket.
+    pub(super) peer: Option<IpAddr>,
     /// The server's time and run id when the connection began. The time is also the lowest
     /// fencing token that a grant over this connection may have.
     pub(super) first: ClockSync,
@@ -76,6 +79,7 @@ impl Connection {
     ) -> Self {
         let link = Arc::new(link);
         Self {
+            peer: stream.peer(),
             transport: Transport::start(stream, Arc::clone(&link)),
             link,
             user: login_user(login),

@@ -1,25 +1,29 @@
 //! Opens connections: dials, logs in, and checks the server.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ProtocolVersion, RedisConnectionInfo};
+use tokio::task::JoinSet;
 
 use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
-use super::dial::{Stream, dial};
+use super::dial::{Stream, dial, resolve};
 use super::errors::{connect_error, timed_out};
 use super::handshake::Greeting;
 use super::link::Link;
+use super::location::Location;
 use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
-use super::node::{EpochReply, Node, Whereabouts};
+use super::node::{EpochReply, Node};
 use super::place::Protocol;
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::clock_sync::ClockSync;
@@ -34,7 +38,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Opens connections.
 pub(super) struct Connector {
     pub(super) access: Arc<Access>,
-    pub(super) whereabouts: Whereabouts,
+    pub(super) location: Location,
     /// The eviction policy was reported.
     pub(super) eviction_is_known: AtomicBool,
     /// A primary without `min-replicas-to-write` was reported.
@@ -43,7 +47,7 @@ pub(super) struct Connector {
     pub(super) unknown_role_is_known: AtomicBool,
     /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
     is_asking: bool,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     pub(super) scripts: Vec<&'static Script>,
     /// `Native` or `Auto`, if the handshake has to find out which commands check the owner.
     pub(super) release: Option<ReleaseMethod>,
@@ -75,13 +79,13 @@ impl Connector {
     /// Creates a connector. Its connections load these scripts before the first command.
     pub(super) fn new(
         access: Arc<Access>,
-        whereabouts: Whereabouts,
+        location: Location,
         timeout: Duration,
         scripts: Vec<&'static Script>,
         reporter: Arc<Reporter>,
     ) -> Self {
         Self {
-            whereabouts,
+            location,
             is_asking: false,
             eviction_is_known: AtomicBool::new(false),
             lone_writes_are_known: AtomicBool::new(false),
@@ -133,7 +137,7 @@ impl Connector {
 
     /// Returns the server of the next connection.
     pub(super) fn node(&self) -> Arc<Node> {
-        self.whereabouts.node()
+        self.location.node()
     }
 
     /// Returns the error for a caller whose time ran out before a connection was made.
@@ -151,7 +155,10 @@ impl Connector {
     }
 
     /// Opens a connection for lock commands, and makes it known: to its server, and to the provider of credentials.
-    pub(super) async fn connect(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        limit: Duration,
+    ) -> Result<Arc<Connection>, LockError> {
         let kind = kind_of_this_thread();
         let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
         let opened = self.open(kind, deadline).await?;
@@ -196,7 +203,7 @@ impl Connector {
 
     /// Opens a connection that receives messages.
     pub(super) async fn connect_raw(
-        &self,
+        self: &Arc<Self>,
         limit: Duration,
     ) -> Result<(Stream, RawConnection), LockError> {
         if self.speaks_resp2(&self.node()) {
@@ -219,48 +226,31 @@ impl Connector {
     }
 
     /// Connects to the server, logs in, and checks the server.
-    async fn open(&self, kind: ConnectionKind, deadline: Deadline) -> Result<Opened, LockError> {
+    async fn open(
+        self: &Arc<Self>,
+        kind: ConnectionKind,
+        deadline: Deadline,
+    ) -> Result<Opened, LockError> {
         let node = self.node();
-        let (login, issued) = self.access.login(deadline.left()).await?;
-        let login = if self.speaks_resp2(&node) {
-            login.set_protocol(ProtocolVersion::RESP2)
-        } else {
-            login
-        };
-        let is_securing = AtomicBool::new(false);
-        let dial = || async {
-            let tls = self.access.tls.as_ref();
-            let stream = dial(&node.address, tls, &keepalive(), &is_securing).await?;
-            stream.map_err(|error| connect_error(&node.text, &error))
-        };
+        let attempt = self.attempt(&node, kind, Purpose::Use, deadline).await?;
         let opening = async {
-            let fallback = match self.access.protocol {
-                Some(_) => Fallback::Never,
-                None if node.knows_resp3() => Fallback::AfterRefusal,
-                None => Fallback::AfterRefusalOrEnd,
-            };
-            let logged_in = dial_and_log_in(dial, &login, fallback).await?;
-            let LoggedIn {
-                mut stream,
-                protocol,
-                refused_resp3,
-            } = logged_in.map_err(|failed| self.setup_error(&node, &login, &failed))?;
-            let greeting = self.handshake(&node, &mut stream, protocol, kind).await?;
-            let run_id = greeting.first.run_id;
-            node.admits(run_id, deadline.left() / 2, &self.reporter)
-                .await?;
+            let resolved = resolve(&node.address).await;
+            let resolved = resolved.map_err(|error| connect_error(&node.text, &error.into()))?;
+            self.location.resolved(&node, &resolved);
+            let begun = attempt.at(resolved).await?;
+            let run_id = begun.greeting.first.run_id;
             node.saw_process(run_id);
-            if protocol.supports_resp3() {
+            if begun.protocol.supports_resp3() {
                 node.accepted_resp3();
             }
-            if let Some(failed) = refused_resp3 {
-                self.speaks_resp2_from_now(&node, run_id, &login, &failed);
+            if let Some(failed) = &begun.refused_resp3 {
+                self.speaks_resp2_from_now(&node, run_id, &attempt.login, failed);
             }
-            Ok((stream, protocol, greeting))
+            Ok(begun)
         };
         let opened = tokio::time::timeout(deadline.left(), opening).await;
         let opened = opened.unwrap_or_else(|_elapsed| {
-            if is_securing.load(Ordering::Relaxed) {
+            if attempt.is_securing.load(Ordering::Relaxed) {
                 let text = format!("the lock server at {} does not answer in TLS", node.text);
                 return Err(LockError::advised(
                     BackendErrorKind::TimedOut,
@@ -270,8 +260,13 @@ impl Connector {
             }
             Err(no_answer_of(&node))
         });
-        self.whereabouts.tried(&node, opened.as_ref().err())?;
-        let (stream, protocol, greeting) = opened?;
+        self.location.tried(&node, opened.as_ref().err())?;
+        let Begun {
+            stream,
+            protocol,
+            greeting,
+            ..
+        } = opened?;
         if greeting.is_primary {
             node.epoch_told(&EpochReply {
                 asked: greeting.first.sent,
@@ -283,10 +278,51 @@ impl Connector {
             node,
             stream,
             protocol,
-            login,
-            issued,
+            login: attempt.login.clone(),
+            issued: attempt.issued.clone(),
             greeting,
         })
+    }
+
+    /// Returns the run id of the primary at one of these addresses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what it has opened.
+    pub(super) async fn process_at(
+        self: &Arc<Self>,
+        addresses: Vec<SocketAddr>,
+        deadline: Deadline,
+    ) -> Result<u64, LockError> {
+        let (node, kind) = (self.node(), kind_of_this_thread());
+        let attempt = self.attempt(&node, kind, Purpose::Ask, deadline).await?;
+        let asked = tokio::time::timeout(deadline.left(), attempt.at(addresses)).await;
+        let begun = asked.unwrap_or_else(|_elapsed| Err(no_answer_of(&node)))?;
+        Ok(begun.greeting.first.run_id)
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        kind: ConnectionKind,
+        purpose: Purpose,
+        deadline: Deadline,
+    ) -> Result<Arc<Attempt>, LockError> {
+        let (login, issued) = self.access.login(deadline.left()).await?;
+        let login = if self.speaks_resp2(node) {
+            login.set_protocol(ProtocolVersion::RESP2)
+        } else {
+            login
+        };
+        Ok(Arc::new(Attempt {
+            connector: Arc::clone(self),
+            node: Arc::clone(node),
+            login,
+            issued,
+            kind,
+            purpose,
+            deadline,
+            is_securing: AtomicBool::new(false),
+        }))
     }
 
     /// Records, and reports once, that a server has refused RESP3.
@@ -304,6 +340,132 @@ impl Connector {
                 effect: "connections speak RESP2, which has no notifications, and waiters poll",
                 error: &failed.text(),
             });
+        }
+    }
+}
+
+/// What a connection is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// It is used if it leads to the server of the other connections.
+    Use,
+    /// To learn to which server it leads.
+    Ask,
+}
+
+/// One attempt to connect to a server, at any of its addresses.
+struct Attempt {
+    connector: Arc<Connector>,
+    node: Arc<Node>,
+    login: RedisConnectionInfo,
+    issued: Option<Arc<Issued>>,
+    kind: ConnectionKind,
+    purpose: Purpose,
+    deadline: Deadline,
+    /// A handshake of TLS is under way.
+    is_securing: AtomicBool,
+}
+
+/// A connection after the handshake, before it is used.
+struct Begun {
+    stream: Stream,
+    protocol: ProtocolVersion,
+    /// Why this isn't RESP3, if it was tried.
+    refused_resp3: Option<LoginError>,
+    greeting: Greeting,
+}
+
+/// How long one address has before the next one is tried as well. Longer than a handshake in most networks.
+const STAGGER: Duration = Duration::from_millis(100);
+
+impl Attempt {
+    /// Connects to the first of these addresses that leads to a server which can be used: to a primary, and to that of
+    /// the other connections. Without addresses it connects to the node's Unix socket.
+    async fn at(self: &Arc<Self>, addresses: Vec<SocketAddr>) -> Result<Begun, LockError> {
+        if addresses.len() <= 1 {
+            return self.begin(&addresses).await;
+        }
+        let mut left = addresses.into_iter();
+        let mut trying = JoinSet::new();
+        let mut failures = Vec::new();
+        loop {
+            if let Some(address) = left.next() {
+                let attempt = Arc::clone(self);
+                assert_no_mutex_held();
+                trying.spawn(async move { (address, attempt.begin(&[address]).await) });
+            }
+            let tried = tokio::select! {
+                tried = trying.join_next() => tried,
+                () = tokio::time::sleep(STAGGER), if left.len() > 0 => continue,
+            };
+            match tried {
+                Some(Ok((_, Ok(begun)))) => return Ok(begun),
+                Some(Ok((address, Err(error)))) => failures.push((address, error)),
+                // The runtime is shutting down.
+                Some(Err(_)) => return Err(LockError::NoRuntime),
+                None => return Err(self.no_address(failures)),
+            }
+        }
+    }
+
+    async fn begin(&self, address: &[SocketAddr]) -> Result<Begun, LockError> {
+        let (connector, node) = (&*self.connector, &*self.node);
+        let access = &connector.access;
+        let dial = || async {
+            let (tls, keepalive) = (access.tls.as_ref(), keepalive());
+            let dialing = dial(&node.address, address, tls, &keepalive, &self.is_securing);
+            let dialed = dialing.await?;
+            dialed.map_err(|error| connect_error(&node.text, &error))
+        };
+        let fallback = match access.protocol {
+            Some(_) => Fallback::Never,
+            None if node.knows_resp3() => Fallback::AfterRefusal,
+            None => Fallback::AfterRefusalOrEnd,
+        };
+        let logged_in = dial_and_log_in(dial, &self.login, fallback).await?;
+        let LoggedIn {
+            mut stream,
+            protocol,
+            refused_resp3,
+        } = logged_in.map_err(|failed| connector.setup_error(node, &self.login, &failed))?;
+        let greeting = connector
+            .handshake(node, &mut stream, protocol, self.kind)
+            .await?;
+        if self.purpose == Purpose::Use {
+            let (run_id, limit) = (greeting.first.run_id, self.deadline.left() / 2);
+            node.admits(run_id, limit, &connector.reporter).await?;
+        }
+        Ok(Begun {
+            stream,
+            protocol,
+            refused_resp3,
+            greeting,
+        })
+    }
+
+    /// Returns the error of a name without a usable address: what each of them said, unless all said the same.
+    fn no_address(&self, mut failures: Vec<(SocketAddr, LockError)>) -> LockError {
+        let text = |error: &LockError| match error {
+            LockError::Backend(error) => error.context().to_owned(),
+            error => error.to_string(),
+        };
+        let texts: BTreeSet<_> = failures.iter().map(|(_, error)| text(error)).collect();
+        let each: Vec<_> = failures
+            .iter()
+            .map(|(address, error)| format!("{}: {}", address.ip(), text(error)))
+            .collect();
+        // As long as one of them may cure itself, so may the name. A server that replies says more than one that doesn't.
+        failures.sort_by_key(|(_, error)| (!error.is_retryable(), error.is_unreachable()));
+        match failures.into_iter().next() {
+            Some((_, LockError::Backend(error))) if texts.len() > 1 => {
+                LockError::Backend(error.of_several(format!(
+                    "no address of the lock server at {} can be used ({})",
+                    self.node.text,
+                    each.join("; ")
+                )))
+            }
+            Some((_, error)) => error,
+            None => no_answer_of(&self.node),
         }
     }
 }

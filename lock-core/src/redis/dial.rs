@@ -3,7 +3,7 @@
 #[cfg(not(feature = "__tls"))]
 use std::convert::Infallible as TlsClient;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -64,16 +64,39 @@ enum OpenWriteHalf {
     Tls(TlsWriteHalf),
 }
 
-/// Opens a socket to the server, and begins TLS on it if there is a client for it. An error of the socket
-/// is the inner one. `is_securing` is set during the handshake of TLS.
+/// The most addresses of a host that are used.
+const MAX_ADDRESSES: usize = 16;
+
+/// Returns where a host is, as the system's resolver says. A Unix socket has no such address.
+pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>> {
+    let NodeAddress::Tcp(host, port) = address else {
+        return Ok(Vec::new());
+    };
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
+        if !found.contains(&address) && found.len() < MAX_ADDRESSES {
+            found.push(address);
+        }
+    }
+    if found.is_empty() {
+        let text = "the host has no address";
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    Ok(found)
+}
+
+/// Opens a socket to the server, and begins TLS on it if there is a client for it. Of several addresses, the first one
+/// that accepts a connection is used. An error of the socket is the inner one. `is_securing` is set during the handshake
+/// of TLS.
 pub(super) async fn dial(
     address: &NodeAddress,
+    resolved: &[SocketAddr],
     tls: Option<&SharedTls>,
     keepalive: &TcpKeepalive,
     is_securing: &AtomicBool,
 ) -> Result<Result<Stream, RedisError>, LockError> {
     let stream = match address {
-        NodeAddress::Tcp(host, port) => match dial_tcp(host, *port, keepalive).await {
+        NodeAddress::Tcp(host, _) => match dial_tcp(resolved, keepalive).await {
             Ok(stream) => return secured(host, stream, tls, is_securing).await.map(Ok),
             Err(error) => Err(error),
         },
@@ -85,9 +108,8 @@ pub(super) async fn dial(
     Ok(stream.map_err(RedisError::from))
 }
 
-async fn dial_tcp(host: &str, port: u16, keepalive: &TcpKeepalive) -> io::Result<TcpStream> {
-    let addresses = tokio::net::lookup_host((host, port)).await?;
-    let stream = first_connected(addresses).await?;
+async fn dial_tcp(resolved: &[SocketAddr], keepalive: &TcpKeepalive) -> io::Result<TcpStream> {
+    let stream = first_connected(resolved).await?;
     // Without it, a command waits for the acknowledgment of the previous one.
     stream.set_nodelay(true)?;
     SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
@@ -124,12 +146,15 @@ async fn secured(
 
 /// Connects to all addresses of a host at once. The first connection counts: an address that does not
 /// answer must not cost the time of the others.
-async fn first_connected(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+async fn first_connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    if let [address] = addresses {
+        return TcpStream::connect(address).await;
+    }
     let mut attempts = JoinSet::new();
     for address in addresses {
-        attempts.spawn(TcpStream::connect(address));
+        attempts.spawn(TcpStream::connect(*address));
     }
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    let mut failure = io::ErrorKind::NotFound.into();
     while let Some(attempt) = attempts.join_next().await {
         match attempt.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(stream) => return Ok(stream),
@@ -192,6 +217,18 @@ impl AsyncWrite for Stream {
 }
 
 impl Stream {
+    /// Returns the address to which it leads; `None` for a Unix socket.
+    pub(super) fn peer(&self) -> Option<IpAddr> {
+        let stream = match self {
+            Self::Tcp(stream) => stream,
+            #[cfg(unix)]
+            Self::Unix(_) => return None,
+            #[cfg(feature = "__tls")]
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        stream.peer_addr().ok().map(|peer| peer.ip())
+    }
+
     pub(super) fn into_split(self) -> (ReadHalf, WriteHalf) {
         let (read, write) = match self {
             Self::Tcp(stream) => {

@@ -186,7 +186,7 @@ impl Link {
                 "the lock server at {} is not used as the primary any more",
                 self.node.text
             ),
-            "try again: the next call goes to the primary that the Sentinels name",
+            "try again: the next call goes to the new primary",
         );
         self.node.connection_broke(&error);
         self.ends(RETIRED, Some(&error));

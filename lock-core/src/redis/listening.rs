@@ -226,12 +226,12 @@ impl Subscriber {
         client: &RedisClient,
         warnings: &mut Warnings,
     ) -> Result<(), LockError> {
-        let whereabouts = &client.pool.connector.whereabouts;
-        let mut generations = whereabouts.generations();
+        let location = &client.pool.connector.location;
+        let mut generations = location.generations();
         let mut idle_search = tokio::time::interval(IDLE_SEARCH);
         self.subscribe(client);
         loop {
-            if whereabouts.generation() != self.node.generation {
+            if location.generation() != self.node.generation {
                 return Ok(());
             }
             if self.was_missed && !self.pushes.has_unread() {

@@ -1,16 +1,14 @@
-//! One server of a deployment, and where a connector finds the server of its next connection.
+//! One server of a deployment: what its connections have found out, and which of them may be used.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::Connection;
 use super::place::NodeAddress;
-#[cfg(feature = "sentinel")]
-use super::sentinel::SentinelWatch;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
@@ -24,7 +22,7 @@ pub(super) struct Node {
     pub(super) text: Arc<str>,
     /// The address, for telemetry.
     pub(super) server: Arc<ServerAddress>,
-    /// Grows when the Sentinels name another primary. Connections of an earlier generation are not used.
+    /// Grows when another server is the primary. Connections of an earlier generation are not used.
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
     pub(super) epoch: u64,
@@ -95,6 +93,11 @@ impl Node {
         run_id == UNKNOWN_RUN_ID || run_id == self.run_id.load(Ordering::Acquire)
     }
 
+    /// Returns whether the connections in use certainly lead to this server process.
+    pub(super) fn is_known_process(&self, run_id: u64) -> bool {
+        run_id != UNKNOWN_RUN_ID && self.is_process(run_id)
+    }
+
     /// Records a connection for commands.
     pub(super) fn registers(&self, connection: &Arc<Connection>) {
         let mut connections = self.connections.lock();
@@ -102,13 +105,22 @@ impl Node {
         connections.push(Arc::downgrade(connection));
     }
 
-    fn open_connections(&self, run_id: u64) -> Vec<Arc<Connection>> {
+    fn open_connections(&self) -> impl Iterator<Item = Arc<Connection>> + use<> {
         let connections: Vec<_> = {
             let connections = self.connections.lock();
             connections.iter().filter_map(Weak::upgrade).collect()
         };
-        let is_open = |it: &Arc<Connection>| it.first.run_id == run_id && it.link.is_open();
-        connections.into_iter().filter(is_open).collect()
+        connections.into_iter().filter(|it| it.link.is_open())
+    }
+
+    fn open_connections_to(&self, run_id: u64) -> impl Iterator<Item = Arc<Connection>> + use<> {
+        let is_there = move |it: &Arc<Connection>| it.first.run_id == run_id;
+        self.open_connections().filter(is_there)
+    }
+
+    /// Returns the addresses to which the open connections lead.
+    pub(super) fn peers(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.open_connections().filter_map(|it| it.peer)
     }
 
     /// Decides whether a new connection may be used. A connection to another server process may be used only once the
@@ -167,7 +179,7 @@ impl Node {
     /// Asks a process over all open connections whether it still serves.
     async fn word_of(&self, run_id: u64, limit: Duration) -> Word {
         let mut asking = JoinSet::new();
-        for connection in self.open_connections(run_id) {
+        for connection in self.open_connections_to(run_id) {
             assert_no_mutex_held();
             asking.spawn(async move { connection.is_replica(limit).await });
         }
@@ -179,7 +191,7 @@ impl Node {
             }
         }
         // A silent connection ends by its own rule. Until it does, its silence doesn't show that the process has ended.
-        if self.open_connections(run_id).is_empty() {
+        if self.open_connections_to(run_id).next().is_none() {
             Word::ServesNoMore
         } else {
             Word::Silence
@@ -194,14 +206,14 @@ impl Node {
     /// Returns until when a process has run at least, as its connections show; `None` without any.
     #[cfg(feature = "quorum")]
     pub(super) fn last_alive(&self, run_id: u64) -> Option<Moment> {
-        if !self.open_connections(run_id).is_empty() {
+        if self.open_connections_to(run_id).next().is_some() {
             return Some(Clock::System.now());
         }
         let ended_at = self.ended_at.load(Ordering::Acquire);
         (ended_at > 0).then(|| Moment::from_nanos(ended_at))
     }
 
-    /// The primary that the Sentinels name.
+    /// The primary of a later generation.
     pub(super) fn announced(address: NodeAddress, generation: u64, epoch: u64) -> Self {
         Self {
             generation,
@@ -332,70 +344,6 @@ fn server_address(address: &NodeAddress) -> ServerAddress {
     match address {
         NodeAddress::Tcp(host, port) => ServerAddress::new(host.as_str(), Some(*port)),
         NodeAddress::Unix(_) => ServerAddress::new(address.to_string(), None),
-    }
-}
-
-/// Where the server of the next connection is.
-#[derive(Clone)]
-pub(super) enum Whereabouts {
-    Fixed(Arc<Node>),
-    /// The primary that the Sentinels name, or else the last one that they named.
-    #[cfg(feature = "sentinel")]
-    Sentinel(Arc<SentinelWatch>, Arc<Node>),
-}
-
-impl Whereabouts {
-    pub(super) fn node(&self) -> Arc<Node> {
-        match self {
-            Self::Fixed(node) => Arc::clone(node),
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(watch, first) => watch.node().unwrap_or_else(|| Arc::clone(first)),
-        }
-    }
-
-    #[cfg(feature = "sentinel")]
-    pub(super) fn sentinel(watch: SentinelWatch) -> Result<Self, LockError> {
-        let first = watch.node().ok_or_else(|| watch.unknown_primary())?;
-        Ok(Self::Sentinel(Arc::new(watch), first))
-    }
-
-    #[cfg(feature = "sentinel")]
-    pub(super) fn watch(&self) -> Option<&Arc<SentinelWatch>> {
-        match self {
-            Self::Fixed(_) => None,
-            Self::Sentinel(watch, _) => Some(watch),
-        }
-    }
-
-    /// Returns the generations of the server, if it may change.
-    pub(super) fn generations(&self) -> Option<watch::Receiver<u64>> {
-        match self {
-            Self::Fixed(_) => None,
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(watch, _) => Some(watch.generations()),
-        }
-    }
-
-    /// Returns the generation of the server to use now.
-    pub(super) fn generation(&self) -> u64 {
-        match self {
-            Self::Fixed(_) => 0,
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(..) => self.node().generation,
-        }
-    }
-
-    /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
-    #[cfg_attr(
-        not(feature = "sentinel"),
-        allow(unused_variables, clippy::unnecessary_wraps, reason = "for Sentinels")
-    )]
-    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
-        match self {
-            Self::Fixed(_) => Ok(()),
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(watch, _) => watch.tried(node, error),
-        }
     }
 }
 

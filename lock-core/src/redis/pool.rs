@@ -191,13 +191,13 @@ impl Pool {
     }
 
     fn retire_if_older(&self, connection: &Connection) {
-        if connection.node().generation < self.connector.whereabouts.generation() {
+        if connection.node().generation < self.connector.location.generation() {
             connection.retire();
         }
     }
 
     fn usable(&self, runtime: &RuntimeConnection) -> Option<Arc<Connection>> {
-        let generation = self.connector.whereabouts.generation();
+        let generation = self.connector.location.generation();
         runtime.current().filter(|connection| {
             connection.link.is_open()
                 && connection.node().is_process(connection.first.run_id)

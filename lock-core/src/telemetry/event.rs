@@ -217,12 +217,13 @@ pub enum LockEvent<'a> {
         /// What broke it, if it is known.
         error: Option<&'a LockError>,
     },
-    /// The Sentinels name another primary. From now on it has the locks.
+    /// Another server is the primary, because the Sentinels name it, or because the name in the URL leads there. From now on
+    /// it has the locks.
     #[non_exhaustive]
     PrimaryChanged {
         /// The new primary.
         server: &'a ServerAddress,
-        /// The configuration epoch of the Sentinels, or the highest that the manager has seen.
+        /// The configuration epoch of the Sentinels, or the highest that the manager has seen; 0 without Sentinels.
         epoch: u64,
         /// The epoch has fallen: the Sentinels have lost their state. Fencing tokens continue from the
         /// highest epoch that this manager has seen, but those of a new manager may repeat.

@@ -155,7 +155,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         } => server!(
             WARN, "lock.primary_changed",
             { server.address = server.host(), server.port = server.port(), epoch, is_reset, },
-            "the Sentinels name another primary"
+            "another server is the primary"
         ),
         LockEvent::PanicCaught { source, message } => server!(
             ERROR, "lock.panic_caught", { source = source.as_str(), panic = message, }, "caught a panic of foreign code"

@@ -86,6 +86,12 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
             shortest(|it, interval| it.retry_interval = interval),
         ),
         (
+            "resolve_interval",
+            written(default.resolve_interval),
+            shortest(|it, interval| it.resolve_interval = interval.max(Duration::from_nanos(1)))
+                + "; 0s means never again",
+        ),
+        (
             "label",
             "host and process id".to_owned(),
             format!("at most {MAX_LABEL} bytes; longer ones are cut; must not begin with `revoked by `"),

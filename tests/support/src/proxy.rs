@@ -51,7 +51,8 @@ pub enum Lost {
 /// Connections are numbered from 0 in the order in which the proxy accepted them.
 #[derive(Debug)]
 pub struct Proxy {
-    port: Port,
+    ip: Ipv4Addr,
+    port: Arc<Port>,
     url: String,
     shared: Arc<Shared>,
     accepting: Mutex<Option<JoinHandle<()>>>,
@@ -82,7 +83,44 @@ impl Proxy {
         Self::start(stand_in.address(), |address| stand_in.url_at(address))
     }
 
+    /// Starts a proxy in front of a server, on the same port of another address of this machine, such as 127.0.0.2. So
+    /// one name can lead to both. Linux only.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the address has no such port left.
+    #[track_caller]
+    pub fn beside(&self, ip: Ipv4Addr, server: &RedisServer) -> Self {
+        let address = (ip, self.port.number());
+        let listener = TcpListener::bind(address)
+            .unwrap_or_else(|e| panic!("cannot listen on {ip}, port {}: {e}", address.1));
+        let url = server.url_at(address.into());
+        Self::listening(
+            listener,
+            (ip, Arc::clone(&self.port)),
+            server.address(),
+            url,
+        )
+    }
+
     fn start(upstream: SocketAddr, url: impl FnOnce(SocketAddr) -> String) -> Self {
+        let (port, listener) = loop {
+            let port = Port::reserve();
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
+                break (port, listener);
+            }
+        };
+        let url = url((Ipv4Addr::LOCALHOST, port.number()).into());
+        let at = (Ipv4Addr::LOCALHOST, Arc::new(port));
+        Self::listening(listener, at, upstream, url)
+    }
+
+    fn listening(
+        listener: TcpListener,
+        (ip, port): (Ipv4Addr, Arc<Port>),
+        upstream: SocketAddr,
+        url: String,
+    ) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 upstream,
@@ -95,14 +133,8 @@ impl Proxy {
                 links: Vec::new(),
             }),
         });
-        let (port, listener) = loop {
-            let port = Port::reserve();
-            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())) {
-                break (port, listener);
-            }
-        };
-        let url = url((Ipv4Addr::LOCALHOST, port.number()).into());
         let proxy = Self {
+            ip,
             port,
             url,
             shared,
@@ -119,7 +151,7 @@ impl Proxy {
 
     /// Returns the address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port.number()).into()
+        (self.ip, self.port.number()).into()
     }
 
     /// Returns the URL for a client, with the server's password if it has one.

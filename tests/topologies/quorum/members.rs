@@ -1,6 +1,6 @@
 //! Which servers count: each one once, and only if it remembers what it granted.
 
-use test_support::Proxy;
+use test_support::{Proxy, run_under_resolver};
 
 use super::*;
 
@@ -76,4 +76,46 @@ async fn clock_that_is_set_forward_does_not_end_a_quarantine() {
         );
     }
     drop(held);
+}
+
+/// The tests of [`followed`] need a resolver of their own, and so a process of their own.
+#[test]
+fn members_are_followed_by_name() {
+    run_under_resolver("members::followed");
+}
+
+mod followed {
+    use std::net::Ipv4Addr;
+
+    use test_support::MovableName;
+
+    use super::*;
+
+    const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+    /// Otherwise this manager would count the old server, and managers that begin later the new one: two majorities would
+    /// have no server in common.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "`members_are_followed_by_name` runs it"]
+    async fn member_whose_name_has_moved_is_the_new_server() {
+        let [old, new] = [RedisServer::start(), RedisServer::start()];
+        let others = [RedisServer::start(), RedisServer::start()];
+        let first = Proxy::in_front_of(&old);
+        let _beside = first.beside(SECOND, &new);
+        let name = MovableName::new("member", &[FIRST]);
+        let port = first.address().port();
+        let [second, third] = others.each_ref().map(RedisServer::address);
+        let url = format!("redis+quorum://{}:{port},{second},{third}", name.as_str());
+        let builder = one_attempt(LockManager::builder()).quarantine(Duration::ZERO);
+        let builder = builder.resolve_interval(Duration::from_millis(50));
+        let locks = builder.connect(&url).await.unwrap();
+        let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+        name.lead_to(&[SECOND]);
+        // The lock is given back at the new server by a renewal, which comes at once.
+        eventually_async(SOON, async || new.cli(&["EXISTS", KEY]).integer() == 1).await;
+        eventually_async(SOON, async || first.open() == 0).await;
+        assert!(!held.is_lost());
+        held.release().await.unwrap();
+    }
 }

@@ -105,7 +105,7 @@ impl ClusterNodes {
         }
         let made = Arc::new(ClusterNode {
             address: address.clone(),
-            server: self.maker.make(address),
+            server: self.maker.make_node(address),
             asking: self.maker.make_asking(address),
             epoch_reading: tokio::sync::Mutex::new(()),
         });

@@ -14,7 +14,7 @@ use redis::RedisError;
 
 use super::super::access::connection_info;
 use super::super::connector::keepalive;
-use super::super::dial::{Stream, dial};
+use super::super::dial::{Stream, dial, resolve};
 use super::super::errors::{io_error, timed_out};
 use super::super::login::{Fallback, dial_and_log_in};
 use super::super::place::NodeAddress;
@@ -255,7 +255,9 @@ impl SentinelLink {
 
     async fn dial(&self) -> Result<Stream, LockError> {
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
-        let stream = dial(&self.address, tls, &keepalive(), &is_securing).await?;
+        let resolved = resolve(&self.address).await;
+        let resolved = resolved.map_err(|error| self.failed(&error.into()))?;
+        let stream = dial(&self.address, &resolved, tls, &keepalive(), &is_securing).await?;
         stream.map_err(|error| self.failed(&error))
     }
 }

@@ -1,0 +1,246 @@
+//! Where the server of the next connection is, and how a manager notices that another server is the primary.
+//!
+//! Each such change begins a generation. Connections of an earlier one are retired, all leases are renewed at the new
+//! primary at once, and waiters ask there: see `RedisStore::follow`.
+//!
+//! # Names
+//!
+//! A name may lead to another server while the old one lives. Its connections would stay there, and so would the locks:
+//! other clients, which look the name up later, would get them once more from the new server.
+//!
+//! | The resolver says | Whoever answers there | Then |
+//! |---|---|---|
+//! | nothing, or the addresses of all open connections | | nothing |
+//! | other addresses | the same server process | nothing: the addresses take turns |
+//! | other addresses | another primary | it is the primary: a new generation |
+//! | other addresses | nobody, or a replica | the old connections stay; look again after [`AGAIN`] |
+//!
+//! The resolver is asked in each interval, and at each attempt to connect.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::dial::resolve;
+use super::node::Node;
+use super::place::NodeAddress;
+#[cfg(feature = "sentinel")]
+use super::sentinel::SentinelWatch;
+use crate::error::LockError;
+use crate::sync::Mutex;
+use crate::telemetry::{LockEvent, Reporter};
+use lock_protocol::clock::{Clock, Deadline};
+
+/// The pause before the resolver is asked again, while the name leads to no primary.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Where the server of the next connection is.
+#[derive(Clone)]
+pub(super) enum Location {
+    /// At this address, or the map of a cluster says where.
+    Fixed(Arc<Node>),
+    /// At the addresses of a name.
+    Name(Arc<NamedServer>),
+    /// Where the Sentinels say, or else where they said last.
+    #[cfg(feature = "sentinel")]
+    Sentinels(Arc<SentinelWatch>, Arc<Node>),
+}
+
+/// A server that is known by name.
+pub(super) struct NamedServer {
+    node: Mutex<Arc<Node>>,
+    interval: Duration,
+    /// The generation of the node.
+    changed: watch::Sender<u64>,
+    /// A resolver has said something else than the open connections.
+    doubted: Notify,
+    reporter: Arc<Reporter>,
+}
+
+impl Location {
+    /// A server at this address. A name is resolved again in each interval, unless that is zero.
+    pub(super) fn of(address: &NodeAddress, interval: Duration, reporter: &Arc<Reporter>) -> Self {
+        let node = Arc::new(Node::new(address.clone()));
+        let is_name = matches!(address, NodeAddress::Tcp(host, _)
+            if host.parse::<std::net::IpAddr>().is_err());
+        if !is_name || interval.is_zero() {
+            return Self::Fixed(node);
+        }
+        Self::Name(Arc::new(NamedServer {
+            node: Mutex::new(node),
+            interval,
+            changed: watch::Sender::new(0),
+            doubted: Notify::new(),
+            reporter: Arc::clone(reporter),
+        }))
+    }
+
+    #[cfg(feature = "sentinel")]
+    pub(super) fn sentinels(watch: SentinelWatch) -> Result<Self, LockError> {
+        let first = watch.node().ok_or_else(|| watch.unknown_primary())?;
+        Ok(Self::Sentinels(Arc::new(watch), first))
+    }
+
+    pub(super) fn node(&self) -> Arc<Node> {
+        match self {
+            Self::Fixed(node) => Arc::clone(node),
+            Self::Name(named) => named.node(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinels(watch, first) => watch.node().unwrap_or_else(|| Arc::clone(first)),
+        }
+    }
+
+    #[cfg(feature = "sentinel")]
+    pub(super) fn watch(&self) -> Option<&Arc<SentinelWatch>> {
+        match self {
+            Self::Fixed(_) | Self::Name(_) => None,
+            Self::Sentinels(watch, _) => Some(watch),
+        }
+    }
+
+    /// Returns the generations of the server, if it may change.
+    pub(super) fn generations(&self) -> Option<watch::Receiver<u64>> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Name(named) => Some(named.changed.subscribe()),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinels(watch, _) => Some(watch.generations()),
+        }
+    }
+
+    /// Returns the generation of the server to use now.
+    pub(super) fn generation(&self) -> u64 {
+        match self {
+            Self::Fixed(_) => 0,
+            Self::Name(named) => *named.changed.borrow(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinels(..) => self.node().generation,
+        }
+    }
+
+    /// Records where the server is, as the resolver says at an attempt to connect.
+    pub(super) fn resolved(&self, node: &Node, addresses: &[SocketAddr]) {
+        if let Self::Name(named) = self
+            && has_left(node, addresses)
+        {
+            named.reporter.waking(|| named.doubted.notify_one());
+        }
+    }
+
+    /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        allow(unused_variables, clippy::unnecessary_wraps, reason = "for Sentinels")
+    )]
+    pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
+        match self {
+            Self::Fixed(_) | Self::Name(_) => Ok(()),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinels(watch, _) => watch.tried(node, error),
+        }
+    }
+
+    /// Looks for another primary for as long as it is polled. `process_at` connects to one of the addresses, within the
+    /// limit, and returns the run id of the primary there.
+    pub(super) async fn follow<A>(
+        &self,
+        limit: Duration,
+        process_at: impl Fn(Vec<SocketAddr>, Deadline) -> A,
+    ) where
+        A: Future<Output = Result<u64, LockError>>,
+    {
+        match self {
+            Self::Fixed(_) => {}
+            Self::Name(named) => named.follow(limit, process_at).await,
+            #[cfg(feature = "sentinel")]
+            Self::Sentinels(watch, _) => Arc::clone(watch).watch().await,
+        }
+    }
+}
+
+/// Returns whether an open connection leads to none of these addresses.
+fn has_left(node: &Node, addresses: &[SocketAddr]) -> bool {
+    let is_there = |peer| addresses.iter().any(|address| address.ip() == peer);
+    !node.peers().all(is_there)
+}
+
+/// What the addresses of a name lead to.
+enum Found {
+    /// The open connections are there, or the same server process is.
+    Same,
+    Another,
+    /// Nobody knows: no primary answers there.
+    Nothing,
+}
+
+impl NamedServer {
+    fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.node.lock())
+    }
+
+    async fn follow<A>(&self, limit: Duration, process_at: impl Fn(Vec<SocketAddr>, Deadline) -> A)
+    where
+        A: Future<Output = Result<u64, LockError>>,
+    {
+        let mut pause = self.interval;
+        loop {
+            tokio::select! {
+                () = self.doubted.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            let node = self.node();
+            let deadline = Deadline::after(Clock::System, limit);
+            pause = match look(&node, deadline, &process_at).await {
+                Found::Same => self.interval,
+                Found::Another => {
+                    self.begin_generation(&node);
+                    self.interval
+                }
+                Found::Nothing => AGAIN.min(self.interval),
+            };
+        }
+    }
+
+    fn begin_generation(&self, before: &Node) {
+        let address = before.address.clone();
+        let node = Node::announced(address, before.generation + 1, before.epoch);
+        let node = Arc::new(node);
+        let replaced = std::mem::replace(&mut *self.node.lock(), Arc::clone(&node));
+        drop(replaced);
+        self.reporter.emit(&LockEvent::PrimaryChanged {
+            server: &node.server,
+            epoch: node.epoch,
+            is_reset: false,
+        });
+        self.reporter.waking(|| {
+            self.changed
+                .send_modify(|current| *current = node.generation)
+        });
+    }
+}
+
+/// Resolves the name, and asks whoever answers there if that is news.
+async fn look<A>(
+    node: &Node,
+    deadline: Deadline,
+    process_at: impl Fn(Vec<SocketAddr>, Deadline) -> A,
+) -> Found
+where
+    A: Future<Output = Result<u64, LockError>>,
+{
+    let resolving = tokio::time::timeout(deadline.left(), resolve(&node.address));
+    let Ok(Ok(addresses)) = resolving.await else {
+        // That the name can't be resolved says nothing about the server.
+        return Found::Same;
+    };
+    if !has_left(node, &addresses) {
+        return Found::Same;
+    }
+    match process_at(addresses, deadline).await {
+        Ok(run_id) if node.is_known_process(run_id) => Found::Same,
+        Ok(_) => Found::Another,
+        Err(_) => Found::Nothing,
+    }
+}

@@ -1,0 +1,87 @@
+//! Names that lead where a test wants.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::janitor::Scratch;
+use crate::preload::Shim;
+
+/// The folder that the shim reads.
+const FOLDER: &str = "LOCK_TEST_NAMES";
+
+/// A name below `locks.test`, in a test that [`run_under_resolver`] runs.
+#[derive(Debug)]
+pub struct MovableName {
+    name: String,
+    folder: PathBuf,
+}
+
+impl MovableName {
+    /// Makes a name that leads to these addresses. Each test needs names of its own.
+    ///
+    /// # Panics
+    ///
+    /// Panics in a process without the resolver.
+    #[track_caller]
+    pub fn new(name: &str, addresses: &[Ipv4Addr]) -> Self {
+        let folder = std::env::var_os(FOLDER).expect("`run_under_resolver` runs this test");
+        let name = Self {
+            name: format!("{name}.locks.test"),
+            folder: folder.into(),
+        };
+        name.lead_to(addresses);
+        name
+    }
+
+    /// Makes the next lookups find these addresses.
+    pub fn lead_to(&self, addresses: &[Ipv4Addr]) {
+        let lines: String = addresses.iter().map(|it| format!("{it}\n")).collect();
+        // In one step, for a lookup that reads it now.
+        let new = self.folder.join(format!("{}.new", self.name));
+        let written = fs::write(&new, lines);
+        let replaced = written.and_then(|()| fs::rename(&new, self.folder.join(&self.name)));
+        replaced.unwrap_or_else(|e| panic!("cannot write {}: {e}", new.display()));
+    }
+
+    /// Makes the next lookups fail.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(self.folder.join(&self.name));
+    }
+
+    /// Returns the URL of a server on this port.
+    pub fn url(&self, port: u16) -> String {
+        format!("redis://{}:{port}", self.name)
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Runs the ignored tests of a module of the calling test program, in a process whose resolver they control. Linux only.
+///
+/// # Panics
+///
+/// Panics if one of them fails, or if there are none.
+#[track_caller]
+pub fn run_under_resolver(module: &str) {
+    let shim = Shim::build(include_str!("../shim/resolver.c"));
+    let folder = Scratch::new();
+    let program = std::env::current_exe().expect("the system knows the path of the program");
+    let (preload, library) = shim.preload();
+    let output = Command::new(program)
+        .args([module, "--ignored"])
+        .env(preload, library)
+        .env(FOLDER, folder.path())
+        .output()
+        .expect("this program can run once more");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && !printed.contains("\nrunning 0 tests\n"),
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

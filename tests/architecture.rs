@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tree::{extension, files, imports, module, packages, read, rust_files, sources, targets};
+use tree::{
+    extension, files, imports, module, packages, read, rust_files, sources, targets, used_files,
+};
 
 #[path = "architecture/tree.rs"]
 mod tree;
@@ -69,6 +71,38 @@ fn imports_run_down() {
         }
     }
     report(&faults);
+}
+
+/// A file stands above those that it uses, so that each can be read after those below it. The files of a folder may use
+/// the file that the folder belongs to.
+#[test]
+fn no_files_below_redis_form_a_circle() {
+    let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let sources = sources("lock-core/src/redis");
+    let known: Vec<_> = sources.iter().map(|(file, _)| file.clone()).collect();
+    for (file, words) in sources.iter().filter(|(file, _)| !is_test(file)) {
+        let mut used = used_files(file, words, &known);
+        let is_parent = |other: &String| {
+            let folder = other.strip_suffix(".rs").map(|folder| format!("{folder}/"));
+            folder.is_some_and(|folder| file.starts_with(&folder))
+        };
+        used.retain(|other| !is_parent(other));
+        uses.insert(file.clone(), used);
+    }
+    assert!(uses.values().flatten().count() > 100, "{uses:#?}");
+    // Who uses nothing that is left, or is used by nobody, can be taken away; a circle stays.
+    loop {
+        let left: Vec<_> = uses.keys().cloned().collect();
+        let used: Vec<_> = uses.values().flatten().cloned().collect();
+        uses.retain(|file, uses| {
+            uses.iter().any(|other| left.contains(other)) && used.contains(file)
+        });
+        if uses.len() == left.len() {
+            break;
+        }
+    }
+    let fault = |(file, used): (&String, &Vec<String>)| format!("{file} uses {used:?}");
+    report(&uses.iter().map(fault).collect::<Vec<_>>());
 }
 
 #[test]

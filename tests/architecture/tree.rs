@@ -151,3 +151,87 @@ pub(crate) fn imports(words: &[String]) -> Vec<String> {
     }
     found
 }
+
+/// The known files that the modules of a file of lock-core name in their paths: from `crate`, `super`, or a child.
+pub(crate) fn used_files(file: &str, words: &[String], known: &[String]) -> Vec<String> {
+    const ROOT: &str = "lock-core/src/";
+    let own = file.strip_prefix(ROOT).unwrap_or(file);
+    let own: Vec<&str> = own.trim_end_matches(".rs").split('/').collect();
+    let mut used = Vec::new();
+    for path in paths(words) {
+        let mut base = own.clone();
+        let mut names = path.iter().map(String::as_str).peekable();
+        match names.peek() {
+            Some(&"crate") => {
+                base.clear();
+                names.next();
+            }
+            Some(&"self") => {
+                names.next();
+            }
+            _ => {
+                while names.next_if_eq(&"super").is_some() {
+                    base.pop();
+                }
+            }
+        }
+        base.extend(names);
+        let named = (1..=base.len()).rev().find_map(|len| {
+            let name = format!("{ROOT}{}.rs", base[..len].join("/"));
+            known.contains(&name).then_some(name)
+        });
+        used.extend(named.filter(|named| named != file && !used.contains(named)));
+    }
+    used
+}
+
+/// The paths of at least two names, with their groups taken apart.
+fn paths(words: &[String]) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < words.len() {
+        let before = at;
+        if is_name(&words[at]) {
+            add_paths(words, &mut at, &[], &mut found);
+        }
+        at = at.max(before + 1);
+    }
+    found.retain(|path| path.len() > 1);
+    found
+}
+
+fn add_paths(words: &[String], at: &mut usize, prefix: &[String], found: &mut Vec<Vec<String>>) {
+    let mut path = prefix.to_vec();
+    while let Some(name) = words.get(*at).filter(|word| is_name(word)) {
+        path.push(name.clone());
+        *at += 1;
+        let separator = words.get(*at..*at + 2);
+        if separator.is_none_or(|separator| separator != [":", ":"]) {
+            break;
+        }
+        *at += 2;
+    }
+    if words.get(*at).is_some_and(|word| word == "{") && words[*at - 1] == ":" {
+        while words
+            .get(*at)
+            .is_some_and(|word| word == "{" || word == ",")
+        {
+            *at += 1;
+            add_paths(words, at, &path, found);
+            // A new name.
+            while words
+                .get(*at)
+                .is_some_and(|word| word == "as" || is_name(word))
+            {
+                *at += 1;
+            }
+        }
+        *at += 1;
+    } else {
+        found.push(path);
+    }
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|letter: char| letter.is_alphabetic() || letter == '_') && word != "as"
+}

@@ -14,8 +14,9 @@ use super::{connect, connect_with};
 
 const CALLERS: usize = 2_000;
 
-/// Runs [`CALLERS`] callers with this wait. Returns their errors and the time of the slowest one.
-async fn callers(locks: &LockManager, wait: Duration) -> (Vec<LockError>, Duration) {
+/// Runs [`CALLERS`] callers with this wait. Returns their errors. None of them hangs; how exactly a wait ends is tested
+/// with single callers, because so many need much of the time of a busy machine.
+async fn callers(locks: &LockManager, wait: Duration) -> Vec<LockError> {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for number in 0..CALLERS {
@@ -29,7 +30,8 @@ async fn callers(locks: &LockManager, wait: Duration) -> (Vec<LockError>, Durati
             Err(error) => errors.push(error),
         }
     }
-    (errors, started.elapsed())
+    assert!(started.elapsed() < wait + SOON, "{:?}", started.elapsed());
+    errors
 }
 
 #[track_caller]
@@ -62,8 +64,7 @@ async fn callers_of_a_replica_share_few_connections() {
     // A caller whose command was lost with the old connection reports that, so none may use it.
     let _noticed = locks.lock(NAME).try_acquire().await.unwrap_err();
     let before = received(&server);
-    let (errors, took) = callers(&locks, wait).await;
-    assert!(took < wait + NOTICE + SLACK, "{took:?}");
+    let errors = callers(&locks, wait).await;
     assert_eq!(errors.len(), CALLERS);
     for error in &errors {
         assert_eq!(kind(error), BackendErrorKind::NotPrimary, "{error}");
@@ -88,8 +89,7 @@ async fn server_that_refuses_commands_is_dialed_with_pauses() {
     let stand_in = StandIn::start(&server, quirks);
     let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
     let before = stand_in.accepted();
-    let (errors, took) = callers(&locks, wait).await;
-    assert!(took < wait + NOTICE + SLACK, "{took:?}");
+    let errors = callers(&locks, wait).await;
     assert_eq!(errors.len(), CALLERS);
     // On a busy machine the only poll of a caller may get no reply.
     let timed_out = errors.iter().filter(|error| match kind(error) {
@@ -121,8 +121,7 @@ async fn callers_of_a_full_server_share_few_connections() {
             .find_map(|line| line.strip_prefix(field));
         line.unwrap().trim().parse().unwrap()
     };
-    let (errors, took) = callers(&locks, wait).await;
-    assert!(took < wait + NOTICE + SLACK, "{took:?}");
+    let errors = callers(&locks, wait).await;
     assert_eq!(errors.len(), CALLERS);
     let dials = rejected(&mut admin);
     assert!(dials > 1 && dials <= 40, "{dials}");

@@ -122,7 +122,7 @@ impl RedisClient {
             connected: self.pool.is_any_connected(),
             subscribed: self.channels.is_any_up(),
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
-            server_version: self.pool.connector.server_version(),
+            server_version: self.pool.connector.handshake.server_version(),
         }
     }
 

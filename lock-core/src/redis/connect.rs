@@ -5,117 +5,27 @@ use std::sync::Arc;
 #[cfg(feature = "sentinel")]
 use std::time::Duration;
 
-use super::RedisStore;
-use super::access::{self, Access, DeploymentKind};
+use super::access::{self, Access};
+#[cfg(feature = "sentinel")]
 use super::client::RedisClient;
-use super::confirmer::Confirmer;
 use super::connection::Connection;
-use super::connector::Connector;
-use super::credentials::CredentialSource;
+#[cfg(feature = "sentinel")]
 use super::location::Location;
-use super::node::Node;
-use super::place::{NodeAddress, Place, Topology};
+use super::maker::NodeMaker;
+#[cfg(feature = "cluster")]
+use super::place::NodeAddress;
+use super::place::{Place, Topology};
+use super::single::RedisStore;
 use super::{security, url};
 use crate::config::ManagerSettings;
 use crate::config::server::{Security, ServerPlace, SharedProvider};
 use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::{Dialects, NotificationSink, Store, StoreTraits};
+use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::deadline::SharedDeadlines;
-use lock_protocol::dialect::{CLOCK_TOLERANCE, InvalidDialectReason};
-use lock_protocol::scripts;
-
-/// Makes the stores of single servers. They share the login, the settings and the sinks.
-pub(super) struct NodeMaker {
-    access: Arc<Access>,
-    settings: ManagerSettings,
-    notifications: Arc<dyn NotificationSink>,
-    reporter: Arc<Reporter>,
-    deadlines: SharedDeadlines,
-}
-
-impl NodeMaker {
-    /// Makes the store of the server at an address, whose name may come to lead to another server. It has no connection
-    /// yet.
-    fn make_single(&self, address: &NodeAddress) -> RedisStore {
-        let location = Location::of(address, self.settings.resolve_interval, &self.reporter);
-        self.at(&location, |it| it)
-    }
-
-    /// Makes the store of a node of a cluster. It has no connection yet.
-    #[cfg(feature = "cluster")]
-    pub(super) fn make_node(&self, address: &NodeAddress) -> RedisStore {
-        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
-        self.at(&location, |it| it)
-    }
-
-    /// As [`make_node`](Self::make_node), for keys that are on their way to the node.
-    #[cfg(feature = "cluster")]
-    pub(super) fn make_asking(&self, address: &NodeAddress) -> RedisStore {
-        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
-        self.at(&location, Connector::asking)
-    }
-
-    fn at(&self, location: &Location, change: fn(Connector) -> Connector) -> RedisStore {
-        let settings = &self.settings;
-        let is_sharded = self.access.kind == DeploymentKind::Cluster;
-        let connector = |scripts| {
-            let (access, reporter) = (Arc::clone(&self.access), Arc::clone(&self.reporter));
-            let timeout = settings.command_timeout;
-            let location = location.clone();
-            change(Connector::new(access, location, timeout, scripts, reporter))
-        };
-        let mut scripts = scripts::of(settings.dialect, is_sharded);
-        if self.access.kind == DeploymentKind::Quorum {
-            scripts.push(&scripts::RAISE);
-        }
-        let client = Arc::new(RedisClient::new(
-            [
-                connector(scripts).for_dialect(settings.dialect),
-                connector(Vec::new()),
-            ],
-            settings,
-            self.deadlines.clone(),
-            Arc::clone(&self.notifications),
-            Arc::clone(&self.reporter),
-        ));
-        let confirmer = settings.confirm.map(|confirm| {
-            let connector = connector(vec![&scripts::RENEW]);
-            Confirmer::new(Arc::clone(&client), connector, confirm)
-        });
-        RedisStore {
-            client,
-            confirmer,
-            traits: self.traits(),
-        }
-    }
-
-    /// Returns what a store of these servers can do.
-    pub(super) fn traits(&self) -> StoreTraits {
-        let confirm = self.settings.confirm;
-        StoreTraits {
-            confirms_grants: confirm.is_some(),
-            dialects: match confirm {
-                Some(_) => Dialects::Some {
-                    has: |dialect| dialect.scheme().is_none(),
-                    others: InvalidDialectReason::Confirmed,
-                },
-                None => Dialects::All,
-            },
-            ..StoreTraits::SERVER
-        }
-    }
-
-    pub(super) fn credentials(&self) -> Option<Arc<CredentialSource>> {
-        self.access.credentials.clone()
-    }
-
-    pub(super) fn has_tls(&self) -> bool {
-        self.access.tls.is_some()
-    }
-}
+use lock_protocol::dialect::CLOCK_TOLERANCE;
 
 /// What the stores of all topologies are made from.
 struct Ingredients<'a> {
@@ -212,6 +122,9 @@ async fn behind_sentinels(
     ingredients: &Ingredients<'_>,
 ) -> Result<Arc<dyn Store>, LockError> {
     let maker = ingredients.maker_for(place).await?;
+    if let (false, Some(tls)) = (sentinels.tls, &maker.access.tls) {
+        security::check_plain_sentinels(tls)?;
+    }
     let tls = maker.access.tls.clone().filter(|_| sentinels.tls);
     let (settings, deadline) = (ingredients.settings, ingredients.deadline);
     let watch = super::sentinel::SentinelWatch::begin(

@@ -4,19 +4,20 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::RedisConnectionInfo;
 use tokio::time::error::Elapsed;
 
-use super::credentials::{self, Issued};
+use super::credentials::{self, Issued, RenewLogin};
 use super::dial::Stream;
 use super::errors::timed_out;
 use super::handshake::Greeting;
 use super::link::Link;
-use super::node::Node;
+use super::node::{Node, Witness};
 use super::transport::{Expected, Transport};
 use crate::error::LockError;
+use crate::store::Boxed;
 use lock_protocol::acquisition::Origin;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
@@ -60,13 +61,6 @@ fn next_origin() -> Origin {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns the time that this machine's clock shows.
-pub(super) fn since_epoch() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-}
-
 impl Connection {
     /// Starts the driver of the connection on the current runtime.
     pub(super) fn start(
@@ -102,33 +96,6 @@ impl Connection {
     pub(super) fn give_up(&self, error: &LockError) {
         self.link.ended(error);
         self.transport.give_up();
-    }
-
-    /// Returns when to log in with new credentials.
-    pub(super) fn renew_login_at(&self) -> Option<Moment> {
-        *self.renew_login_at.lock()
-    }
-
-    /// Logs in with new credentials. A connection that the server refuses is not used any more: it has
-    /// the rights of credentials that expire.
-    pub(super) async fn log_in(&self, issued: &Issued, limit: Duration) -> Result<(), LockError> {
-        let deadline = Deadline::after(Clock::System, limit);
-        // Not inside a transaction.
-        let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
-            .await
-            .map_err(|_elapsed| timed_out(&self.link.unreachable_text()))?;
-        let replies = self.ask(|out| issued.write_auth(out), 1, deadline.left());
-        match accepted(Replies::new(&replies.await?).next()) {
-            Ok(_) => {
-                *self.renew_login_at.lock() = issued.renew_at;
-                Ok(())
-            }
-            Err(refusal) => {
-                let error = credentials::refused(&refusal);
-                self.give_up(&error);
-                Err(error)
-            }
-        }
     }
 
     /// Returns the run id of the server process, or that of any process if the server does not show its own.
@@ -170,22 +137,6 @@ impl Connection {
         };
         let write = |out: &mut Vec<u8>| write(&mut CommandBuf::new(out).asking(self.is_asking));
         self.exchange(write, expected, limit).await
-    }
-
-    /// Asks the server whether it has become a replica, and takes a server that doesn't tell its role for a primary.
-    /// Returns `None` if no reply comes in time.
-    pub(super) async fn is_replica(&self, limit: Duration) -> Option<bool> {
-        let write = |out: &mut CommandBuf<'_>| {
-            out.command("ROLE");
-            out.command("INFO").arg("replication");
-        };
-        let replies = self.ask(write, 2, limit).await.ok()?;
-        let mut replies = Replies::new(&replies);
-        let roles = [
-            replies.next().and_then(Role::of_reply),
-            replies.next().and_then(Info::read).and_then(Info::role),
-        ];
-        Some(roles.contains(&Some(Role::Replica)))
     }
 
     /// Returns whether `ASKING` stands in front of each command.
@@ -244,6 +195,72 @@ impl Connection {
                 Err(error)
             }
         }
+    }
+}
+
+impl RenewLogin for Connection {
+    fn is_open(&self) -> bool {
+        self.link.is_open()
+    }
+
+    fn renew_login_at(&self) -> Option<Moment> {
+        *self.renew_login_at.lock()
+    }
+
+    fn log_in<'a>(
+        &'a self,
+        issued: &'a Issued,
+        limit: Duration,
+    ) -> Boxed<'a, Result<(), LockError>> {
+        Box::pin(async move {
+            let deadline = Deadline::after(Clock::System, limit);
+            // Not inside a transaction.
+            let _turn = tokio::time::timeout(deadline.left(), self.turn.lock())
+                .await
+                .map_err(|_elapsed| timed_out(&self.link.unreachable_text()))?;
+            let replies = self.ask(|out| issued.write_auth(out), 1, deadline.left());
+            match accepted(Replies::new(&replies.await?).next()) {
+                Ok(_) => {
+                    *self.renew_login_at.lock() = issued.renew_at;
+                    Ok(())
+                }
+                Err(refusal) => {
+                    let error = credentials::refused(&refusal);
+                    self.give_up(&error);
+                    Err(error)
+                }
+            }
+        })
+    }
+}
+
+impl Witness for Connection {
+    fn is_open(&self) -> bool {
+        self.link.is_open()
+    }
+
+    fn run_id(&self) -> u64 {
+        self.first.run_id
+    }
+
+    fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
+    fn is_replica(&self, limit: Duration) -> Boxed<'_, Option<bool>> {
+        Box::pin(async move {
+            let write = |out: &mut CommandBuf<'_>| {
+                out.command("ROLE");
+                out.command("INFO").arg("replication");
+            };
+            let replies = self.ask(write, 2, limit).await.ok()?;
+            let mut replies = Replies::new(&replies);
+            let roles = [
+                replies.next().and_then(Role::of_reply),
+                replies.next().and_then(Info::read).and_then(Info::role),
+            ];
+            Some(roles.contains(&Some(Role::Replica)))
+        })
     }
 }
 

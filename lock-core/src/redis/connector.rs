@@ -1,12 +1,10 @@
 //! Opens connections: dials, logs in, and checks the server.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::task::JoinSet;
 
@@ -14,8 +12,8 @@ use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
 use super::dial::{Stream, dial, resolve};
-use super::errors::{connect_error, timed_out};
-use super::handshake::Greeting;
+use super::errors::{connect_error, of_several, timed_out};
+use super::handshake::{Greeting, Handshake};
 use super::link::Link;
 use super::location::Location;
 use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
@@ -23,37 +21,22 @@ use super::node::{EpochReply, Node};
 use super::place::Protocol;
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
-use crate::sync::{Mutex, assert_no_mutex_held};
+use crate::sync::assert_no_mutex_held;
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::clock_sync::ClockSync;
-use lock_protocol::dialect::{Dialect, ReleaseMethod};
+use lock_protocol::dialect::Dialect;
 use lock_protocol::scripts::Script;
-
-/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
-/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Opens connections.
 pub(super) struct Connector {
     pub(super) access: Arc<Access>,
     pub(super) location: Location,
-    /// The eviction policy was reported.
-    pub(super) eviction_is_known: AtomicBool,
-    /// A primary without `min-replicas-to-write` was reported.
-    pub(super) lone_writes_are_known: AtomicBool,
-    /// A server whose role cannot be read was reported.
-    pub(super) unknown_role_is_known: AtomicBool,
+    pub(super) handshake: Handshake,
     /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
     is_asking: bool,
     pub(super) timeout: Duration,
-    pub(super) scripts: Vec<&'static Script>,
-    /// `Native` or `Auto`, if the handshake has to find out which commands check the owner.
-    pub(super) release: Option<ReleaseMethod>,
     pub(super) reporter: Arc<Reporter>,
-    /// The version of the server at the latest handshake.
-    server_version: Mutex<Option<Arc<str>>>,
 }
 
 /// A connection after the handshake.
@@ -86,30 +69,17 @@ impl Connector {
     ) -> Self {
         Self {
             location,
+            handshake: Handshake::new(Arc::clone(&access), scripts, Arc::clone(&reporter)),
             is_asking: false,
-            eviction_is_known: AtomicBool::new(false),
-            lone_writes_are_known: AtomicBool::new(false),
-            unknown_role_is_known: AtomicBool::new(false),
             access,
             timeout,
-            scripts,
-            release: None,
             reporter,
-            server_version: Mutex::default(),
         }
-    }
-
-    pub(super) fn server_version(&self) -> Option<Arc<str>> {
-        self.server_version.lock().clone()
-    }
-
-    pub(super) fn set_server_version(&self, version: String) {
-        *self.server_version.lock() = Some(version.into());
     }
 
     /// Makes the handshake find out how the locks of this dialect check the owner.
     pub(super) fn for_dialect(mut self, dialect: Dialect) -> Self {
-        self.release = match dialect {
+        self.handshake.release = match dialect {
             Dialect::SetNxPx { release } if release.asks_server() => Some(release),
             _ => None,
         };
@@ -175,9 +145,10 @@ impl Connector {
             self.is_asking,
             opened.issued.and_then(|issued| issued.renew_at),
         ));
-        node.registers(&connection);
+        let weak = Arc::downgrade(&connection);
+        node.registers(weak.clone());
         if let Some(source) = &self.access.credentials {
-            source.register(&connection);
+            source.register(weak);
         }
         Ok(connection)
     }
@@ -412,9 +383,8 @@ impl Attempt {
         let (connector, node) = (&*self.connector, &*self.node);
         let access = &connector.access;
         let dial = || async {
-            let (tls, keepalive) = (access.tls.as_ref(), keepalive());
-            let dialing = dial(&node.address, address, tls, &keepalive, &self.is_securing);
-            let dialed = dialing.await?;
+            let tls = access.tls.as_ref();
+            let dialed = dial(&node.address, address, tls, &self.is_securing).await?;
             dialed.map_err(|error| connect_error(&node.text, &error))
         };
         let fallback = match access.protocol {
@@ -427,9 +397,11 @@ impl Attempt {
             mut stream,
             protocol,
             refused_resp3,
-        } = logged_in.map_err(|failed| connector.setup_error(node, &self.login, &failed))?;
+        } = logged_in
+            .map_err(|failed| connector.handshake.setup_error(node, &self.login, &failed))?;
         let greeting = connector
-            .handshake(node, &mut stream, protocol, self.kind)
+            .handshake
+            .run(node, &mut stream, protocol, self.kind)
             .await?;
         if self.purpose == Purpose::Use {
             let (run_id, limit) = (greeting.first.run_id, self.deadline.left() / 2);
@@ -443,30 +415,15 @@ impl Attempt {
         })
     }
 
-    /// Returns the error of a name without a usable address: what each of them said, unless all said the same.
-    fn no_address(&self, mut failures: Vec<(SocketAddr, LockError)>) -> LockError {
-        let text = |error: &LockError| match error {
-            LockError::Backend(error) => error.context().to_owned(),
-            error => error.to_string(),
-        };
-        let texts: BTreeSet<_> = failures.iter().map(|(_, error)| text(error)).collect();
-        let each: Vec<_> = failures
-            .iter()
-            .map(|(address, error)| format!("{}: {}", address.ip(), text(error)))
-            .collect();
-        // As long as one of them may cure itself, so may the name. A server that replies says more than one that doesn't.
-        failures.sort_by_key(|(_, error)| (!error.is_retryable(), error.is_unreachable()));
-        match failures.into_iter().next() {
-            Some((_, LockError::Backend(error))) if texts.len() > 1 => {
-                LockError::Backend(error.of_several(format!(
-                    "no address of the lock server at {} can be used ({})",
-                    self.node.text,
-                    each.join("; ")
-                )))
-            }
-            Some((_, error)) => error,
-            None => no_answer_of(&self.node),
-        }
+    /// Returns the error of a name without a usable address.
+    fn no_address(&self, failures: Vec<(SocketAddr, LockError)>) -> LockError {
+        let context = format!(
+            "no address of the lock server at {} can be used",
+            self.node.text
+        );
+        let labeled = |(address, error): (SocketAddr, _)| (format!("{}: ", address.ip()), error);
+        of_several(context, failures.into_iter().map(labeled).collect())
+            .unwrap_or_else(|| no_answer_of(&self.node))
     }
 }
 
@@ -483,10 +440,4 @@ fn no_answer_of(node: &Node) -> LockError {
         "cannot connect to the lock server at {}",
         node.text
     ))
-}
-
-pub(super) fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new()
-        .with_time(KEEPALIVE)
-        .with_interval(KEEPALIVE_INTERVAL)
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use super::connection::Connection;
 use super::errors::MAX_ERROR_TEXT;
 use crate::config::credentials::{CredentialFuture, Credentials};
 use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::Boxed;
 use crate::sync::{Mutex, Process, catch, caught};
 use crate::telemetry::{LockEvent, PanicSource, Reporter};
 use lock_protocol::backoff::{Backoff, Jitter};
@@ -34,6 +34,22 @@ pub(super) struct Issued {
     pub(super) password: String,
     /// When four fifths of the lifetime have passed.
     pub(super) renew_at: Option<Moment>,
+}
+
+/// A connection whose login can be renewed.
+pub(super) trait RenewLogin: Send + Sync {
+    fn is_open(&self) -> bool;
+
+    /// Returns when to log in with new credentials.
+    fn renew_login_at(&self) -> Option<Moment>;
+
+    /// Logs in with new credentials, within the limit. A connection that the server refuses is not used any more: it has
+    /// the rights of credentials that expire.
+    fn log_in<'a>(
+        &'a self,
+        issued: &'a Issued,
+        limit: Duration,
+    ) -> Boxed<'a, Result<(), LockError>>;
 }
 
 /// The provider, and the connections that logged in with its credentials.
@@ -56,7 +72,7 @@ type Asking = watch::Receiver<Option<Result<Arc<Issued>, LockError>>>;
 
 #[derive(Default)]
 struct Logins {
-    connections: Vec<Weak<Connection>>,
+    connections: Vec<Weak<dyn RenewLogin>>,
     /// When the logins of the subscriptions have to be renewed, by their numbers. A cluster has one for each node.
     subscriptions: HashMap<u64, Moment>,
     /// The number of the next subscription.
@@ -168,11 +184,11 @@ impl CredentialSource {
     }
 
     /// Renews the login of this connection from now on.
-    pub(super) fn register(&self, connection: &Arc<Connection>) {
+    pub(super) fn register(&self, connection: Weak<dyn RenewLogin>) {
         {
             let mut logins = self.logins.lock();
             logins.connections.retain(|known| known.strong_count() > 0);
-            logins.connections.push(Arc::downgrade(connection));
+            logins.connections.push(connection);
         }
         self.reporter.waking(|| self.changed.notify_one());
     }
@@ -204,10 +220,10 @@ impl CredentialSource {
         self.reporter.waking(|| self.changed.notify_one());
     }
 
-    fn live_connections(&self) -> Vec<Arc<Connection>> {
+    fn live_connections(&self) -> Vec<Arc<dyn RenewLogin>> {
         let known = self.logins.lock().connections.clone();
         let connections = known.iter().filter_map(Weak::upgrade);
-        connections.filter(|it| it.link.is_open()).collect()
+        connections.filter(|it| it.is_open()).collect()
     }
 
     /// Returns the earliest time at which a login has to be renewed.

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 #[cfg(feature = "__tls")]
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use redis::RedisError;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
@@ -64,6 +65,11 @@ enum OpenWriteHalf {
     Tls(TlsWriteHalf),
 }
 
+/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
+/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The most addresses of a host that are used.
 const MAX_ADDRESSES: usize = 16;
 
@@ -92,11 +98,10 @@ pub(super) async fn dial(
     address: &NodeAddress,
     resolved: &[SocketAddr],
     tls: Option<&SharedTls>,
-    keepalive: &TcpKeepalive,
     is_securing: &AtomicBool,
 ) -> Result<Result<Stream, RedisError>, LockError> {
     let stream = match address {
-        NodeAddress::Tcp(host, _) => match dial_tcp(resolved, keepalive).await {
+        NodeAddress::Tcp(host, _) => match dial_tcp(resolved).await {
             Ok(stream) => return secured(host, stream, tls, is_securing).await.map(Ok),
             Err(error) => Err(error),
         },
@@ -108,11 +113,14 @@ pub(super) async fn dial(
     Ok(stream.map_err(RedisError::from))
 }
 
-async fn dial_tcp(resolved: &[SocketAddr], keepalive: &TcpKeepalive) -> io::Result<TcpStream> {
+async fn dial_tcp(resolved: &[SocketAddr]) -> io::Result<TcpStream> {
     let stream = first_connected(resolved).await?;
     // Without it, a command waits for the acknowledgment of the previous one.
     stream.set_nodelay(true)?;
-    SockRef::from(&stream).set_tcp_keepalive(keepalive)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     Ok(stream)
 }
 

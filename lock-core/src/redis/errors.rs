@@ -1,5 +1,6 @@
 //! Converts errors of the server and its client library to [`LockError`].
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 #[cfg(feature = "__tls")]
 use std::sync::Arc;
@@ -87,6 +88,31 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     };
     let text = format!("{context} ({reason})");
     LockError::backend(kind_of(error), text)
+}
+
+/// Returns the error of several attempts that have failed: what each of them says behind its label, unless all say the
+/// same. As long as one of them may cure itself, so may the whole; a server that replies says more than one that doesn't.
+pub(super) fn of_several(
+    context: impl Display,
+    mut failures: Vec<(String, LockError)>,
+) -> Option<LockError> {
+    let text = |error: &LockError| match error {
+        LockError::Backend(error) => error.context().to_owned(),
+        error => error.to_string(),
+    };
+    let texts: BTreeSet<_> = failures.iter().map(|(_, error)| text(error)).collect();
+    let each: Vec<_> = failures
+        .iter()
+        .map(|(label, error)| format!("{label}{}", text(error)))
+        .collect();
+    failures.sort_by_key(|(_, error)| (!error.is_retryable(), error.is_unreachable()));
+    match failures.into_iter().next()?.1 {
+        LockError::Backend(error) if texts.len() > 1 => {
+            let context = format!("{context} ({})", each.join("; "));
+            Some(LockError::Backend(error.of_several(context)))
+        }
+        error => Some(error),
+    }
 }
 
 /// Returns the error for a server that does not have the database of this number.

@@ -1,37 +1,38 @@
 //! Checks a new connection: role, version, run id, clock and eviction policy.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{ProtocolVersion, RedisConnectionInfo};
 
-use super::access::DeploymentKind;
-use super::connection::since_epoch;
-use super::connector::Connector;
+use super::access::{Access, DeploymentKind};
 use super::dial::Stream;
 use super::errors::{
     connect_error, is_database_out_of_range, is_select_in_cluster, login_error, no_database,
     no_resp3,
 };
-use super::login::{self, LoginError};
+use super::login::LoginError;
 use super::node::Node;
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
-use crate::telemetry::{ConnectionKind, LockEvent};
+use crate::sync::Mutex;
+use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
 use lock_protocol::clock::Clock;
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
-use lock_protocol::codec::abilities::{Abilities, OpenQuestion};
+use lock_protocol::codec::abilities::Abilities;
 use lock_protocol::codec::accepted;
+use lock_protocol::dialect::ReleaseMethod;
 use lock_protocol::identity::{Hello, Info, Role, time_of};
 use lock_protocol::op::{Refusal, RefusalKind};
 use lock_protocol::resp::{CommandBuf, Replies, Reply};
-use lock_protocol::scripts::ScriptForm;
+use lock_protocol::scripts::{Script, ScriptForm};
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
 mod preparation;
 mod version;
 
-use preparation::write_scripts;
+use preparation::{Preparation, ask};
 use version::check_version;
 
 /// What the handshake found out.
@@ -49,10 +50,49 @@ pub(super) struct Greeting {
     pub(super) abilities: Abilities,
 }
 
-impl Connector {
+/// Checks the connections to one server, and remembers what was reported of it.
+pub(super) struct Handshake {
+    pub(super) access: Arc<Access>,
+    /// Each connection loads them before its first command.
+    pub(super) scripts: Vec<&'static Script>,
+    /// `Native` or `Auto`, if it has to find out which commands check the owner.
+    pub(super) release: Option<ReleaseMethod>,
+    reporter: Arc<Reporter>,
+    /// The eviction policy was reported.
+    eviction_is_known: AtomicBool,
+    /// A primary without `min-replicas-to-write` was reported.
+    lone_writes_are_known: AtomicBool,
+    /// A server whose role cannot be read was reported.
+    unknown_role_is_known: AtomicBool,
+    /// The version of the server at the latest handshake.
+    server_version: Mutex<Option<Arc<str>>>,
+}
+
+impl Handshake {
+    pub(super) fn new(
+        access: Arc<Access>,
+        scripts: Vec<&'static Script>,
+        reporter: Arc<Reporter>,
+    ) -> Self {
+        Self {
+            access,
+            scripts,
+            release: None,
+            reporter,
+            eviction_is_known: AtomicBool::new(false),
+            lone_writes_are_known: AtomicBool::new(false),
+            unknown_role_is_known: AtomicBool::new(false),
+            server_version: Mutex::default(),
+        }
+    }
+
+    pub(super) fn server_version(&self) -> Option<Arc<str>> {
+        self.server_version.lock().clone()
+    }
+
     /// Reads role, server information and time, loads the scripts, and sets the name of the
     /// connection, all in one pipeline. Some servers and some dialects need a second one.
-    pub(super) async fn handshake(
+    pub(super) async fn run(
         &self,
         node: &Node,
         stream: &mut Stream,
@@ -62,6 +102,12 @@ impl Connector {
         let deployment = self.access.kind;
         let asks_epoch = deployment == DeploymentKind::Cluster;
         let name = self.access.client_name(kind);
+        let preparation = Preparation {
+            node,
+            reporter: &self.reporter,
+            scripts: &self.scripts,
+            release: self.release,
+        };
         let questions = |out: &mut CommandBuf<'_>| {
             out.command("ROLE");
             let mut info = out.command("INFO");
@@ -74,16 +120,13 @@ impl Connector {
             if asks_epoch {
                 out.command("CLUSTER").arg("INFO");
             }
-            write_scripts(&self.scripts, ScriptForm::Flagged, out);
-            if self.release.is_some() {
-                OpenQuestion::Commands.encode(out);
-            }
+            preparation.write(out);
             // Last, because its outcome does not matter: many users may not run it.
             out.command("CLIENT").arg("SETNAME").arg(&name);
         };
         let sent = Clock::System.now();
         let wall_before = since_epoch();
-        let replies = self.ask(node, stream, questions).await?;
+        let replies = ask(node, stream, questions).await?;
         let wall_after = since_epoch();
         let mut replies = Replies::new(&replies);
         let role = accepted(replies.next()).map(Role::of_reply);
@@ -106,7 +149,7 @@ impl Connector {
         let (mut process, too_old) = self.process_of(node, &first, &second)?;
         // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
-        let abilities = self.prepare(node, stream, &mut replies).await?;
+        let abilities = preparation.finish(stream, &mut replies).await?;
         if let Some(error) = too_old
             && abilities.script_form() == ScriptForm::Flagged
         {
@@ -134,16 +177,6 @@ impl Connector {
             uptime: process.uptime,
             abilities,
         })
-    }
-
-    async fn ask(
-        &self,
-        node: &Node,
-        stream: &mut Stream,
-        write: impl FnOnce(&mut CommandBuf<'_>),
-    ) -> Result<Vec<u8>, LockError> {
-        let replies = login::ask(stream, write).await;
-        replies.map_err(|error| connect_error(&node.text, &error.into()))
     }
 
     /// Asks for what the server has refused to say. Each of these facts has another source: see
@@ -185,7 +218,7 @@ impl Connector {
                 }
             }
         };
-        let replies = self.ask(node, stream, questions).await?;
+        let replies = ask(node, stream, questions).await?;
         let mut replies = Replies::new(&replies);
         if asks_hello && let Ok(hello) = accepted(replies.next()) {
             second.hello = Hello::read(hello);
@@ -343,7 +376,8 @@ impl Connector {
         };
         let too_old = check_version(node, info.field("redis_version"))?;
         if let Some(version) = info.version() {
-            self.set_server_version(tidy(&version, MAX_LABEL));
+            let version = tidy(&version, MAX_LABEL);
+            *self.server_version.lock() = Some(version.into());
         }
         if self.access.kind == DeploymentKind::Sentinel
             && info.role().is_some()
@@ -398,6 +432,13 @@ impl Connector {
             });
         }
     }
+}
+
+/// Returns the time that this machine's clock shows.
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 /// Returns the error for a node that has an epoch and does not tell it now.

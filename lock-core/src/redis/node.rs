@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::connection::Connection;
 use super::place::NodeAddress;
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::Boxed;
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Moment};
@@ -35,7 +35,7 @@ pub(super) struct Node {
     run_id: AtomicU64,
     /// Held from the decision about a new connection until it is registered.
     pub(super) admission: tokio::sync::Mutex<()>,
-    connections: Mutex<Vec<Weak<Connection>>>,
+    connections: Mutex<Vec<Weak<dyn Witness>>>,
     /// When a connection ended last, in nanoseconds; zero if none has.
     ended_at: AtomicU64,
     /// It was reported that the address leads to several servers.
@@ -59,6 +59,21 @@ struct Resp2 {
 const RESP2_FOR: Duration = Duration::from_secs(600);
 /// How long they do so at first, if the server may have refused for another reason. The time doubles each time.
 const RESP2_AT_FIRST: Duration = Duration::from_secs(5);
+
+/// A connection, as its node sees it.
+pub(super) trait Witness: Send + Sync {
+    fn is_open(&self) -> bool;
+
+    /// Returns the run id of the process to which it leads.
+    fn run_id(&self) -> u64;
+
+    /// Returns the address to which it leads; `None` for a Unix socket.
+    fn peer(&self) -> Option<IpAddr>;
+
+    /// Asks the server whether it has become a replica, and takes a server that doesn't tell its role for a primary.
+    /// Returns `None` if no reply comes in time.
+    fn is_replica(&self, limit: Duration) -> Boxed<'_, Option<bool>>;
+}
 
 /// What the connections say of the process of a server.
 enum Word {
@@ -99,28 +114,28 @@ impl Node {
     }
 
     /// Records a connection for commands.
-    pub(super) fn registers(&self, connection: &Arc<Connection>) {
+    pub(super) fn registers(&self, connection: Weak<dyn Witness>) {
         let mut connections = self.connections.lock();
         connections.retain(|known| known.strong_count() > 0);
-        connections.push(Arc::downgrade(connection));
+        connections.push(connection);
     }
 
-    fn open_connections(&self) -> impl Iterator<Item = Arc<Connection>> + use<> {
+    fn open_connections(&self) -> impl Iterator<Item = Arc<dyn Witness>> + use<> {
         let connections: Vec<_> = {
             let connections = self.connections.lock();
             connections.iter().filter_map(Weak::upgrade).collect()
         };
-        connections.into_iter().filter(|it| it.link.is_open())
+        connections.into_iter().filter(|it| it.is_open())
     }
 
-    fn open_connections_to(&self, run_id: u64) -> impl Iterator<Item = Arc<Connection>> + use<> {
-        let is_there = move |it: &Arc<Connection>| it.first.run_id == run_id;
+    fn open_connections_to(&self, run_id: u64) -> impl Iterator<Item = Arc<dyn Witness>> + use<> {
+        let is_there = move |it: &Arc<dyn Witness>| it.run_id() == run_id;
         self.open_connections().filter(is_there)
     }
 
     /// Returns the addresses to which the open connections lead.
     pub(super) fn peers(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        self.open_connections().filter_map(|it| it.peer)
+        self.open_connections().filter_map(|it| it.peer())
     }
 
     /// Decides whether a new connection may be used. A connection to another server process may be used only once the

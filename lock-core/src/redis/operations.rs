@@ -4,14 +4,36 @@ use super::client::{RedisClient, needs_lanes, split};
 use super::connection::Connection;
 use crate::error::LockError;
 use crate::store::{Call, Together, fail_all};
-use crate::telemetry::LockCommand;
+use crate::telemetry::{LockCommand, LockEvent};
 use lock_protocol::cleanup::ReleaseSubject;
-use lock_protocol::clock::Deadline;
+use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::codec::Lane;
 use lock_protocol::key::LockKey;
 use lock_protocol::op::{OpKind, Outcome, WaitFor};
 
 impl RedisClient {
+    /// Returns the time before a command, if an event has a reader.
+    pub(super) fn begin_command(&self) -> Option<Moment> {
+        self.reporter.listens().then(|| Clock::System.now())
+    }
+
+    /// Reports the end of a command.
+    pub(super) fn end_command(
+        &self,
+        command: LockCommand,
+        began: Option<Moment>,
+        error: Option<&LockError>,
+    ) {
+        if let Some(began) = began {
+            self.reporter.emit(&LockEvent::CommandEnded {
+                command,
+                server: &self.pool.connector.node().server,
+                duration: Clock::System.now().since(began),
+                error,
+            });
+        }
+    }
+
     /// Connects, and runs the calls, which telemetry sees as one command. The calls of a set acquire native locks in
     /// one slot.
     pub(super) async fn call(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
-use super::RedisStore;
+use super::single::RedisStore;
 use crate::config::ManagerSettings;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{

@@ -1,11 +1,9 @@
-//! What telemetry learns from the connections and commands of a server.
+//! What telemetry learns from a connection.
 
 use std::sync::Arc;
 
-use super::client::RedisClient;
 use crate::error::LockError;
-use crate::telemetry::{ConnectionKind, LockCommand, LockEvent, Reporter, ServerAddress};
-use lock_protocol::clock::{Clock, Moment};
+use crate::telemetry::{ConnectionKind, LockEvent, Reporter, ServerAddress};
 
 /// Reports the begin and the end of one connection.
 #[derive(Clone, Debug)]
@@ -30,29 +28,5 @@ impl ConnectionReport {
             connection: self.kind,
             error,
         });
-    }
-}
-
-impl RedisClient {
-    /// Returns the time before a command, if an event has a reader.
-    pub(super) fn begin_command(&self) -> Option<Moment> {
-        self.reporter.listens().then(|| Clock::System.now())
-    }
-
-    /// Reports the end of a command.
-    pub(super) fn end_command(
-        &self,
-        command: LockCommand,
-        began: Option<Moment>,
-        error: Option<&LockError>,
-    ) {
-        if let Some(began) = began {
-            self.reporter.emit(&LockEvent::CommandEnded {
-                command,
-                server: &self.pool.connector.node().server,
-                duration: Clock::System.now().since(began),
-                error,
-            });
-        }
     }
 }

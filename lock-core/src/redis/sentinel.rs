@@ -221,13 +221,17 @@ impl SentinelWatch {
         }
     }
 
-    /// Records what a Sentinel that replies tells of itself and the others.
+    /// Records what a Sentinel that replies tells of itself and the others. Those learn the password of the Sentinels, so
+    /// without TLS only a Sentinel of the URL may name them.
     fn learn(&self, from: &NodeAddress, known: KnownHere) {
+        let is_secret = self.sentinels.login.password.is_some() && self.sentinels.tls.is_none();
         self.change_sentinels(|sentinels, now| {
             if let Some(run_id) = known.run_id {
                 sentinels.identified(from, run_id);
             }
-            sentinels.listed(known.others, now);
+            if !is_secret || sentinels.is_of_url(from) {
+                sentinels.listed(known.others, now);
+            }
         });
     }
 

@@ -15,6 +15,9 @@ const FRESH: Duration = Duration::from_secs(3);
 /// A learned Sentinel is remembered for this long after its last sign of life. That is more than a restart takes.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
+/// How many Sentinels are learned. A service has three to seven; a Sentinel that lies may list any number.
+const MOST_LEARNED: usize = 32;
+
 /// The reply of one Sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentinelReply<A> {
@@ -95,9 +98,23 @@ impl<A: Clone + Ord> KnownSentinels<A> {
         }
     }
 
-    /// Records the Sentinels that one which replies has listed.
+    /// Returns whether the URL has this address.
+    pub fn is_of_url(&self, address: &A) -> bool {
+        let known = self.0.get(address);
+        known.is_some_and(|sentinel| sentinel.source == Source::Url)
+    }
+
+    fn learned(&self) -> usize {
+        let all = self.0.values();
+        all.filter(|it| it.source != Source::Url).count()
+    }
+
+    /// Records the Sentinels that one which replies has listed, up to [`MOST_LEARNED`].
     pub fn listed(&mut self, others: Vec<ListedSentinel<A>>, now: Moment) {
         for ListedSentinel { address, run_id } in others {
+            if self.learned() >= MOST_LEARNED && !self.0.contains_key(&address) {
+                continue;
+            }
             let sentinel = self.0.entry(address).or_insert(KnownSentinel {
                 source: Source::Learned(now),
                 run_id: None,

@@ -1,11 +1,12 @@
 //! Nodes that freeze, die, have another name, or lack what a manager needs.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
 use test_support::tls::shown;
-use test_support::{Authority, Failover, RedisCluster, eventually_async};
-use tests::{fencing_token, one_attempt};
+use test_support::{Authority, Failover, RedisCluster, RedisServer, eventually_async};
+use tests::{Trace, fencing_token, one_attempt};
 use topologies::connect;
 
 use super::{FAILOVER, KEY, NAME, acquired, other_primary, read_replica, start_waiter};
@@ -34,6 +35,42 @@ async fn redirections_over_tls_lead_to_the_names_of_the_nodes() {
         held.renew().await.unwrap();
     }
     held.release().await.unwrap();
+}
+
+/// The first nodes of the URL have to be mended by an operator, or are silent, and the last one serves.
+#[tokio::test]
+async fn healthy_node_of_the_url_is_found_behind_others() {
+    let (trace, _collecting) = Trace::begin();
+    let cluster = RedisCluster::start();
+    let alone = RedisServer::start();
+    let locked = RedisServer::options().password("other").start();
+    let silent = [(); 4].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let unusable = [alone.address(), locked.address()].map(|it| it.to_string());
+    let silent = silent
+        .each_ref()
+        .map(|it| it.local_addr().unwrap().to_string());
+    let healthy = cluster.nodes()[0].address().to_string();
+    let url = |hosts: &[&[String]]| format!("redis+cluster://{}", hosts.concat().join(","));
+    let locks = connect(&url(&[&unusable, &silent, &[healthy]])).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+    assert_eq!(
+        trace.count("this node of the URL is not used"),
+        2,
+        "{}",
+        trace.text()
+    );
+    let refused = LockManager::connect(&url(&[&unusable])).await.unwrap_err();
+    let text = refused.to_string();
+    let [alone, locked] = unusable;
+    for part in [
+        alone.as_str(),
+        &locked,
+        "is not part of a Redis Cluster",
+        "NOAUTH",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }
 
 /// Leases of all nodes are renewed in one batch, and a node that is frozen does not delay the others.

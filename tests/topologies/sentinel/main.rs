@@ -39,8 +39,7 @@ fn backend_error(error: &LockError) -> BackendErrorKind {
 }
 
 /// Kills the primary, and checks that its locks continue at the next one.
-async fn assert_survives_a_failover(service: &SentinelService, url: &str) {
-    let locks = connect(url).await;
+async fn assert_survives_a_failover(service: &SentinelService, locks: LockManager) {
     let before = acquired(&locks, NAME).await;
     let token = fencing_token(&before);
     before.release().await.unwrap();
@@ -57,7 +56,8 @@ async fn assert_survives_a_failover(service: &SentinelService, url: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_primary_is_replaced_and_tokens_grow() {
     let service = SentinelService::start();
-    assert_survives_a_failover(&service, &service.url()).await;
+    let locks = connect(&service.url()).await;
+    assert_survives_a_failover(&service, locks).await;
 }
 
 /// The waiter gets the lock at the new primary, although its queue is lost.

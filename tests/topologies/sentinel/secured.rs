@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::{BackendErrorKind, LockManager, Tls};
 use test_support::tls::shown;
 use test_support::{Authority, SentinelService};
 use tests::one_attempt;
 
-use super::{assert_survives_a_failover, backend_error};
+use super::{assert_survives_a_failover, backend_error, connect};
 
 /// A plain port does not answer in TLS, so one of the errors takes this time.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -25,7 +25,8 @@ async fn service_with_tls_survives_a_failover() {
     let authority = Authority::new();
     let service = start(&authority);
     let url = format!("{}?{}", service.tls_url(), ca(&authority));
-    assert_survives_a_failover(&service, &url).await;
+    let locks = connect(&url).await;
+    assert_survives_a_failover(&service, locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,13 +34,16 @@ async fn service_with_tls_and_plain_sentinels_survives_a_failover() {
     let authority = Authority::new();
     let service = start(&authority);
     let url = format!("{}&{}", service.url_with_plain_sentinels(), ca(&authority));
-    assert_survives_a_failover(&service, &url).await;
+    let tls = Tls::new().server_name("localhost");
+    let builder = one_attempt(LockManager::builder()).tls(tls);
+    let locks = builder.connect(&url).await.unwrap();
+    assert_survives_a_failover(&service, locks).await;
 }
 
 /// No guess hangs, and each error says what to change.
 #[tokio::test]
 async fn wrong_guess_about_tls_is_refused() {
-    use BackendErrorKind::{NoPrimary, Unreachable};
+    use BackendErrorKind::{InvalidUrl, NoPrimary, Unreachable};
     let authority = Authority::new();
     let service = start(&authority);
     let (secured, plain, ca) = (service.tls_url(), service.url(), ca(&authority));
@@ -47,8 +51,8 @@ async fn wrong_guess_about_tls_is_refused() {
     for (url, kind, words) in [
         (
             format!("{secured}?sentinel_tls=false&{ca}"),
-            NoPrimary,
-            use_tls,
+            InvalidUrl,
+            "set `Tls::server_name`",
         ),
         (secured.replacen("rediss", "redis", 1), NoPrimary, use_tls),
         (

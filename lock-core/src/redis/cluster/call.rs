@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::RedisStore;
 use super::super::place::NodeAddress;
+use super::super::single::RedisStore;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{Call, Store, Together};

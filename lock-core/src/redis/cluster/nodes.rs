@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::super::RedisStore;
-use super::super::connect::NodeMaker;
 use super::super::credentials;
 use super::super::listening;
+use super::super::maker::NodeMaker;
 use super::super::node::Node;
 use super::super::place::NodeAddress;
+use super::super::single::RedisStore;
 use super::map::OwnedRange;
 use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
@@ -12,6 +13,8 @@ use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::error::{BackendErrorKind, LockError};
+use crate::sync::assert_no_mutex_held;
+use crate::telemetry::LockEvent;
 use lock_protocol::backoff::Jitter;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::accepted;
@@ -22,6 +25,8 @@ use lock_protocol::resp::{CommandBuf, Replies, Reply};
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
+/// How long one node of the URL has before the next one is asked as well.
+const STAGGER: Duration = Duration::from_millis(50);
 /// The shortest pause between two readings of the map.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
@@ -32,30 +37,36 @@ const EPOCH_PAUSE: Duration = Duration::from_secs(1);
 const EPOCH_AGE: Duration = Duration::from_secs(2);
 
 impl ClusterNodes {
-    /// Reads the first slot map, from the first node that tells it. A node that does not reply soon does not hold
-    /// up the others, and keeps the time that a slow network needs for a connection.
+    /// Reads the first slot map, from the first node that tells it. The nodes are asked one after the other without a wait
+    /// for their replies, so that one that is silent, or can't be used, does not hold up the others.
     pub(super) async fn discover(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
         let mut candidates = self.candidates().into_iter();
         let mut reading = JoinSet::new();
-        let mut last = None;
+        let mut failures = Vec::new();
         loop {
             if let Some(address) = candidates.next() {
                 let (nodes, node) = (Arc::clone(self), self.node(&address));
+                assert_no_mutex_held();
                 reading.spawn(async move {
                     // An error comes at once, and not when the time has run out.
-                    node.server.client.pool.first(deadline.left()).await?;
-                    nodes.read_map(&node, REPLY).await
+                    let limit = deadline.left();
+                    let read = match node.server.client.pool.first(limit).await {
+                        Ok(_connection) => nodes.read_map(&node, REPLY).await,
+                        Err(error) => Err(error),
+                    };
+                    (node, read)
                 });
             }
             let pause = match candidates.len() {
                 0 => deadline.left(),
-                _ => deadline.left().min(REPLY),
+                _ => deadline.left().min(STAGGER),
             };
             match tokio::time::timeout(pause, reading.join_next()).await {
-                Ok(Some(Ok(Ok(())))) => return Ok(()),
-                // Another node cannot know more.
-                Ok(Some(Ok(Err(error)))) if !error.is_retryable() => return Err(error),
-                Ok(Some(Ok(Err(error)))) => last = Some(error),
+                Ok(Some(Ok((_, Ok(()))))) => {
+                    self.report_unusable(&failures);
+                    return Ok(());
+                }
+                Ok(Some(Ok((node, Err(error))))) => failures.push((node, error)),
                 Ok(Some(Err(_ended))) => return Err(LockError::NoRuntime),
                 // All have failed.
                 Ok(None) => break,
@@ -63,12 +74,29 @@ impl ClusterNodes {
                 Err(_elapsed) => {}
             }
         }
-        Err(last.unwrap_or_else(|| {
+        // Each of the texts names its node.
+        let failures = failures
+            .into_iter()
+            .map(|(_, error)| (String::new(), error));
+        let error = of_several("no node of the cluster can be used", failures.collect());
+        Err(error.unwrap_or_else(|| {
             LockError::backend(
                 BackendErrorKind::TimedOut,
                 "no node of the cluster replied in time",
             )
         }))
+    }
+
+    /// Reports nodes of the URL that an operator has to mend, while others are used.
+    fn report_unusable(&self, failures: &[(Arc<ClusterNode>, LockError)]) {
+        for (node, error) in failures.iter().filter(|(_, error)| !error.is_retryable()) {
+            self.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server_node().server,
+                command: "CLUSTER SLOTS",
+                effect: "this node of the URL is not used",
+                error: &error.to_string(),
+            });
+        }
     }
 
     /// Reads the map from one node, which must own slots or know who does.

@@ -2,10 +2,11 @@
 
 use crate::error::LockError;
 use crate::error::texts::{no_owner_commands, text_of};
-use crate::redis::connector::Connector;
 use crate::redis::dial::Stream;
+use crate::redis::errors::connect_error;
+use crate::redis::login;
 use crate::redis::node::Node;
-use crate::telemetry::LockEvent;
+use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::codec::abilities::{Abilities, OpenQuestion, OwnerCheck};
 use lock_protocol::codec::accepted;
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
@@ -18,23 +19,39 @@ const SCRIPTED: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Script,
 };
 
-impl Connector {
-    /// Reads the replies to the preparation of the dialect: to its scripts, and to the question for commands.
-    pub(super) async fn prepare(
+/// What a new connection needs before its first command.
+pub(super) struct Preparation<'a> {
+    pub(super) node: &'a Node,
+    pub(super) reporter: &'a Reporter,
+    pub(super) scripts: &'a [&'static Script],
+    /// `Native` or `Auto`, if it has to find out which commands check the owner.
+    pub(super) release: Option<ReleaseMethod>,
+}
+
+impl Preparation<'_> {
+    /// Writes the commands of the preparation.
+    pub(super) fn write(&self, out: &mut CommandBuf<'_>) {
+        write_scripts(self.scripts, ScriptForm::Flagged, out);
+        if self.release.is_some() {
+            OpenQuestion::Commands.encode(out);
+        }
+    }
+
+    /// Reads the replies to these commands. Some servers and some dialects need further commands.
+    pub(super) async fn finish(
         &self,
-        node: &Node,
         stream: &mut Stream,
         replies: &mut Replies<'_>,
     ) -> Result<Abilities, LockError> {
         let abilities = Abilities::default();
         let loaded = first_refusal(&mut replies.take_part(self.scripts.len()));
         if let Some(refusal) = loaded {
-            self.load_plain(node, stream, &self.scripts, &refusal, &abilities)
+            self.load_plain(stream, self.scripts, &refusal, &abilities)
                 .await?;
         }
         if let Some(release) = self.release {
             let commands = replies.next();
-            self.choose_owner_check(node, stream, release, commands, &abilities)
+            self.choose_owner_check(stream, release, commands, &abilities)
                 .await?;
         }
         Ok(abilities)
@@ -45,7 +62,6 @@ impl Connector {
     /// first line.
     async fn load_plain(
         &self,
-        node: &Node,
         stream: &mut Stream,
         scripts: &[&Script],
         refusal: &Refusal,
@@ -53,7 +69,7 @@ impl Connector {
     ) -> Result<(), LockError> {
         let is_loaded = may_refuse_text(refusal)
             && self
-                .load(node, stream, scripts, ScriptForm::Plain)
+                .load(stream, scripts, ScriptForm::Plain)
                 .await?
                 .is_none();
         if is_loaded {
@@ -68,7 +84,7 @@ impl Connector {
         // A server that refuses each command for a moment, such as while it loads its data, is not restricted.
         if is_loaded || !refusal.is_temporary() {
             self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &node.server,
+                server: &self.node.server,
                 command: "SCRIPT LOAD",
                 effect,
                 error: &text_of(refusal),
@@ -80,13 +96,12 @@ impl Connector {
     /// Loads scripts in one pipeline. Returns the first refusal.
     async fn load(
         &self,
-        node: &Node,
         stream: &mut Stream,
         scripts: &[&Script],
         form: ScriptForm,
     ) -> Result<Option<Refusal>, LockError> {
         let write = |out: &mut CommandBuf<'_>| write_scripts(scripts, form, out);
-        let replies = self.ask(node, stream, write).await?;
+        let replies = ask(self.node, stream, write).await?;
         Ok(first_refusal(&mut Replies::new(&replies)))
     }
 
@@ -94,7 +109,6 @@ impl Connector {
     /// the server has.
     async fn choose_owner_check(
         &self,
-        node: &Node,
         stream: &mut Stream,
         release: ReleaseMethod,
         commands: Option<Reply<'_>>,
@@ -103,7 +117,7 @@ impl Connector {
         let failed = |refusal: Refusal| {
             let text = format!(
                 "cannot read the commands of the lock server at {}",
-                node.text
+                self.node.text
             );
             LockError::refused_as(text, &refusal)
         };
@@ -114,7 +128,7 @@ impl Connector {
                 return Err(failed(refusal));
             }
             self.reporter.emit(&LockEvent::ServerRestricted {
-                server: &node.server,
+                server: &self.node.server,
                 command: "COMMAND INFO",
                 effect: "commands that check the owner are not used",
                 error: &text_of(&refusal),
@@ -124,7 +138,7 @@ impl Connector {
         let recorded = abilities.record(OpenQuestion::Commands, commands);
         recorded.map_err(failed)?;
         if let Err(question @ OpenQuestion::Scripts) = abilities.owner_check(release) {
-            let replies = self.ask(node, stream, |out| question.encode(out)).await?;
+            let replies = ask(self.node, stream, |out| question.encode(out)).await?;
             let reply = Replies::new(&replies).next();
             let reply = reply.ok_or_else(|| failed(Refusal::unreadable()))?;
             abilities.record(question, reply).map_err(failed)?;
@@ -132,19 +146,27 @@ impl Connector {
         match abilities.owner_check(release) {
             Ok(OwnerCheck::Script) => {
                 let scripts = scripts::of(SCRIPTED, false);
-                let refusal = self
-                    .load(node, stream, &scripts, ScriptForm::Flagged)
-                    .await?;
+                let refusal = self.load(stream, &scripts, ScriptForm::Flagged).await?;
                 if let Some(refusal) = refusal {
-                    self.load_plain(node, stream, &scripts, &refusal, abilities)
+                    self.load_plain(stream, &scripts, &refusal, abilities)
                         .await?;
                 }
                 Ok(())
             }
             Ok(OwnerCheck::Command(_) | OwnerCheck::Transaction) => Ok(()),
-            Err(_unsupported) => Err(no_owner_commands(&node.text)),
+            Err(_unsupported) => Err(no_owner_commands(&self.node.text)),
         }
     }
+}
+
+/// Sends questions at once, and returns the replies to them.
+pub(super) async fn ask(
+    node: &Node,
+    stream: &mut Stream,
+    write: impl FnOnce(&mut CommandBuf<'_>),
+) -> Result<Vec<u8>, LockError> {
+    let replies = login::ask(stream, write).await;
+    replies.map_err(|error| connect_error(&node.text, &error.into()))
 }
 
 /// Returns whether the server may have refused a script's text rather than the command or the user.
@@ -154,7 +176,7 @@ fn may_refuse_text(refusal: &Refusal) -> bool {
 }
 
 /// Writes the commands that load scripts.
-pub(super) fn write_scripts(scripts: &[&Script], form: ScriptForm, out: &mut CommandBuf<'_>) {
+fn write_scripts(scripts: &[&Script], form: ScriptForm, out: &mut CommandBuf<'_>) {
     for script in scripts {
         out.command("SCRIPT").arg("LOAD").arg(script.text(form));
     }

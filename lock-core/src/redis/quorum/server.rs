@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::RedisStore;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
+use super::super::single::RedisStore;
 use super::unreleased::Unreleased;
 use super::vote::AcquireVote;
 use crate::error::{BackendErrorKind, LockError};

@@ -13,7 +13,6 @@ use std::time::Duration;
 use redis::RedisError;
 
 use super::super::access::connection_info;
-use super::super::connector::keepalive;
 use super::super::dial::{Stream, dial, resolve};
 use super::super::errors::{io_error, timed_out};
 use super::super::login::{Fallback, dial_and_log_in};
@@ -257,7 +256,7 @@ impl SentinelLink {
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
         let resolved = resolve(&self.address).await;
         let resolved = resolved.map_err(|error| self.failed(&error.into()))?;
-        let stream = dial(&self.address, &resolved, tls, &keepalive(), &is_securing).await?;
+        let stream = dial(&self.address, &resolved, tls, &is_securing).await?;
         stream.map_err(|error| self.failed(&error))
     }
 }

@@ -44,6 +44,26 @@ fn learned_sentinel_is_forgotten_a_minute_after_its_last_sign_of_life() {
 }
 
 #[test]
+fn sentinel_that_lists_thousands_makes_few_known() {
+    let listed = |numbers: std::ops::Range<u32>| {
+        let listed = |address: u32| ListedSentinel {
+            address,
+            run_id: Some(address.to_string()),
+        };
+        numbers.map(listed).collect()
+    };
+    let mut known = KnownSentinels::of_url([0]);
+    known.listed(listed(5_000..5_001), at(0));
+    known.listed(listed(1..3_000), at(1));
+    assert_eq!(known.addresses().len(), 1 + MOST_LEARNED);
+    assert!(known.is_of_url(&0) && !known.is_of_url(&5_000));
+    // Those that are known stay so.
+    known.listed(listed(5_000..5_001), at(60));
+    known.forget_gone(at(90));
+    assert_eq!(known.addresses(), [0, 5_000]);
+}
+
+#[test]
 fn sentinel_of_the_url_is_never_forgotten() {
     let mut known = KnownSentinels::of_url(["a"]);
     known.listed(vec![listed("a", "1")], at(0));

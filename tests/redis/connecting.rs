@@ -142,7 +142,7 @@ async fn callers_of_a_restarted_server_share_few_connections() {
     tokio::time::sleep(ms(800)).await;
     let before = proxy.accepted();
     proxy.forward();
-    let (errors, _) = waiting.await.unwrap();
+    let errors = waiting.await.unwrap();
     assert!(errors.is_empty(), "{}", errors[0]);
     // The connections of the callers, of the background worker and of the subscriber.
     let connections = proxy.accepted() - before;

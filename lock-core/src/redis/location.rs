@@ -216,7 +216,7 @@ impl NamedServer {
         });
         self.reporter.waking(|| {
             self.changed
-                .send_modify(|current| *current = node.generation)
+                .send_modify(|current| *current = node.generation);
         });
     }
 }

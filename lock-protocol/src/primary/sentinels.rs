@@ -109,7 +109,7 @@ impl<A: Clone + Ord> KnownSentinels<A> {
         all.filter(|it| it.source != Source::Url).count()
     }
 
-    /// Records the Sentinels that one which replies has listed, up to [`MOST_LEARNED`].
+    /// Records the Sentinels that one which replies has listed. At most 32 are learned.
     pub fn listed(&mut self, others: Vec<ListedSentinel<A>>, now: Moment) {
         for ListedSentinel { address, run_id } in others {
             if self.learned() >= MOST_LEARNED && !self.0.contains_key(&address) {

@@ -90,6 +90,7 @@ impl Proxy {
     ///
     /// Panics if the address has no such port left.
     #[track_caller]
+    #[must_use]
     pub fn beside(&self, ip: Ipv4Addr, server: &RedisServer) -> Self {
         let address = (ip, self.port.number());
         let listener = TcpListener::bind(address)

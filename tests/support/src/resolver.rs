@@ -37,10 +37,10 @@ impl MovableName {
 
     /// Makes the next lookups find these addresses.
     pub fn lead_to(&self, addresses: &[Ipv4Addr]) {
-        let lines: String = addresses.iter().map(|it| format!("{it}\n")).collect();
+        let lines: Vec<_> = addresses.iter().map(Ipv4Addr::to_string).collect();
         // In one step, for a lookup that reads it now.
         let new = self.folder.join(format!("{}.new", self.name));
-        let written = fs::write(&new, lines);
+        let written = fs::write(&new, lines.join("\n"));
         let replaced = written.and_then(|()| fs::rename(&new, self.folder.join(&self.name)));
         replaced.unwrap_or_else(|e| panic!("cannot write {}: {e}", new.display()));
     }

@@ -77,32 +77,32 @@ fn imports_run_down() {
 /// the file that the folder belongs to.
 #[test]
 fn no_files_below_redis_form_a_circle() {
-    let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let sources = sources("lock-core/src/redis");
     let known: Vec<_> = sources.iter().map(|(file, _)| file.clone()).collect();
+    let mut below: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (file, words) in sources.iter().filter(|(file, _)| !is_test(file)) {
-        let mut used = used_files(file, words, &known);
         let is_parent = |other: &String| {
             let folder = other.strip_suffix(".rs").map(|folder| format!("{folder}/"));
             folder.is_some_and(|folder| file.starts_with(&folder))
         };
-        used.retain(|other| !is_parent(other));
-        uses.insert(file.clone(), used);
+        let mut others = used_files(file, words, &known);
+        others.retain(|other| !is_parent(other));
+        below.insert(file.clone(), others);
     }
-    assert!(uses.values().flatten().count() > 100, "{uses:#?}");
-    // Who uses nothing that is left, or is used by nobody, can be taken away; a circle stays.
+    assert!(below.values().flatten().count() > 100, "{below:#?}");
+    // What uses nothing that is left, or is used by nobody, can be taken away; a circle stays.
     loop {
-        let left: Vec<_> = uses.keys().cloned().collect();
-        let used: Vec<_> = uses.values().flatten().cloned().collect();
-        uses.retain(|file, uses| {
-            uses.iter().any(|other| left.contains(other)) && used.contains(file)
+        let left: Vec<_> = below.keys().cloned().collect();
+        let wanted: Vec<_> = below.values().flatten().cloned().collect();
+        below.retain(|file, others| {
+            others.iter().any(|other| left.contains(other)) && wanted.contains(file)
         });
-        if uses.len() == left.len() {
+        if below.len() == left.len() {
             break;
         }
     }
-    let fault = |(file, used): (&String, &Vec<String>)| format!("{file} uses {used:?}");
-    report(&uses.iter().map(fault).collect::<Vec<_>>());
+    let fault = |(file, others): (&String, &Vec<String>)| format!("{file} uses {others:?}");
+    report(&below.iter().map(fault).collect::<Vec<_>>());
 }
 
 #[test]
@@ -294,6 +294,37 @@ fn imports_are_found_however_they_are_written() {
         mod inner { use crate::h; } #[cfg(test)] mod tests { use crate::never; }
         #[cfg(test)] use crate::never; #[cfg(all(test, unix))] fn f() { crate::never::f() }"#;
     assert_eq!(imports(&tree::words(code)), ["a", "b", "d", "e", "g", "h"]);
+}
+
+#[test]
+fn used_files_are_found_however_they_are_named() {
+    let code = "use super::{a::X, b::{self, c::*}}; use child::Y as Z; mod child; use std::io; use a::never;
+        fn f() -> crate::d::D { super::super::e::f(Vec::new()); self::other::g() }";
+    let known = [
+        "a",
+        "b",
+        "b/c",
+        "d",
+        "e",
+        "r/a",
+        "r/b",
+        "r/b/c",
+        "r/own",
+        "r/own/child",
+        "r/own/other",
+    ];
+    let known = known.map(|file| format!("lock-core/src/{file}.rs"));
+    let used = tree::used_files("lock-core/src/r/own.rs", &tree::words(code), &known);
+    let files = [
+        "r/a",
+        "r/b",
+        "r/b/c",
+        "r/own/child",
+        "d",
+        "e",
+        "r/own/other",
+    ];
+    assert_eq!(used, files.map(|file| format!("lock-core/src/{file}.rs")));
 }
 
 #[track_caller]

@@ -160,27 +160,27 @@ pub(crate) fn used_files(file: &str, words: &[String], known: &[String]) -> Vec<
     let mut used = Vec::new();
     for path in paths(words) {
         let mut base = own.clone();
-        let mut names = path.iter().map(String::as_str).peekable();
-        match names.peek() {
+        let mut steps = path.iter().map(String::as_str).peekable();
+        match steps.peek() {
             Some(&"crate") => {
                 base.clear();
-                names.next();
+                steps.next();
             }
             Some(&"self") => {
-                names.next();
+                steps.next();
             }
             _ => {
-                while names.next_if_eq(&"super").is_some() {
+                while steps.next_if_eq(&"super").is_some() {
                     base.pop();
                 }
             }
         }
-        base.extend(names);
-        let named = (1..=base.len()).rev().find_map(|len| {
+        base.extend(steps);
+        let target = (1..=base.len()).rev().find_map(|len| {
             let name = format!("{ROOT}{}.rs", base[..len].join("/"));
             known.contains(&name).then_some(name)
         });
-        used.extend(named.filter(|named| named != file && !used.contains(named)));
+        used.extend(target.filter(|target| target != file && !used.contains(target)));
     }
     used
 }

@@ -24,7 +24,7 @@ mod followed {
     const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
     /// Two servers, and a name that leads to the first one.
-    struct Servers {
+    struct Fixture {
         servers: [RedisServer; 2],
         proxies: [Proxy; 2],
         name: MovableName,
@@ -32,7 +32,7 @@ mod followed {
         restrictions: Arc<AtomicUsize>,
     }
 
-    impl Servers {
+    impl Fixture {
         fn named(name: &str) -> Self {
             let servers = [RedisServer::start(), RedisServer::start()];
             let first = Proxy::in_front_of(&servers[0]);
@@ -76,7 +76,7 @@ mod followed {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn lock_has_one_holder_after_its_name_has_moved() {
-        let it = Servers::named("moved");
+        let it = Fixture::named("moved");
         let locks = it.connect(ms(100)).await;
         let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
         let _foreign = it.servers[0].cli(&["SET", "lock:other", "foreign"]);
@@ -103,7 +103,7 @@ mod followed {
     #[tokio::test]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn moved_name_is_noticed_when_a_connection_breaks() {
-        let it = Servers::named("broken");
+        let it = Fixture::named("broken");
         let locks = it.connect(Duration::from_secs(3600)).await;
         // The worker has a connection of its own once it has renewed.
         let held = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap();
@@ -120,7 +120,7 @@ mod followed {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn addresses_of_one_server_may_take_turns() {
-        let it = Servers::named("turns");
+        let it = Fixture::named("turns");
         it.proxies[1].lead_to(&it.servers[0]);
         let locks = it.connect(ms(20)).await;
         let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -134,7 +134,7 @@ mod followed {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn primary_is_kept_until_another_one_is_at_the_name() {
-        let it = Servers::named("kept");
+        let it = Fixture::named("kept");
         it.servers[1].cli(&["REPLICAOF", "127.0.0.1", "1"]);
         let locks = it.connect(ms(20)).await;
         let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -151,7 +151,7 @@ mod followed {
     #[tokio::test]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn primary_is_found_among_several_addresses() {
-        let it = Servers::named("several");
+        let it = Fixture::named("several");
         it.servers[1].cli(&["REPLICAOF", "127.0.0.1", "1"]);
         for addresses in [[FIRST, SECOND], [SECOND, FIRST]] {
             it.name.lead_to(&addresses);
@@ -186,7 +186,7 @@ mod followed {
     #[tokio::test]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn manager_stays_with_one_of_two_primaries() {
-        let it = Servers::named("two");
+        let it = Fixture::named("two");
         it.name.lead_to(&[FIRST, SECOND]);
         let locks = it.connect(ms(20)).await;
         let held = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap();

@@ -122,9 +122,6 @@ async fn behind_sentinels(
     ingredients: &Ingredients<'_>,
 ) -> Result<Arc<dyn Store>, LockError> {
     let maker = ingredients.maker_for(place).await?;
-    if let (false, Some(tls)) = (sentinels.tls, &maker.access.tls) {
-        security::check_plain_sentinels(tls)?;
-    }
     let tls = maker.access.tls.clone().filter(|_| sentinels.tls);
     let (settings, deadline) = (ingredients.settings, ingredients.deadline);
     let watch = super::sentinel::SentinelWatch::begin(

@@ -1,5 +1,6 @@
 //! Opens connections: dials, logs in, and checks the server.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,11 +204,19 @@ impl Connector {
         deadline: Deadline,
     ) -> Result<Opened, LockError> {
         let node = self.node();
-        let attempt = self.attempt(&node, kind, Purpose::Use, deadline).await?;
+        let (login, issued) = self.login(&node, deadline).await?;
         let opening = async {
-            let resolved = resolve(&node.address).await;
+            let resolving = tokio::time::timeout(deadline.left(), resolve(&node.address));
+            let resolved = resolving
+                .await
+                .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()));
             let resolved = resolved.map_err(|error| connect_error(&node.text, &error.into()))?;
-            self.location.resolved(&node, &resolved);
+            let purpose = if self.location.resolved(&node, &resolved) {
+                Purpose::UseOfMoved
+            } else {
+                Purpose::Use
+            };
+            let attempt = self.attempt(&node, login.clone(), kind, purpose, deadline);
             let begun = attempt.at(resolved).await?;
             let run_id = begun.greeting.first.run_id;
             node.saw_process(run_id);
@@ -215,22 +224,11 @@ impl Connector {
                 node.accepted_resp3();
             }
             if let Some(failed) = &begun.refused_resp3 {
-                self.speaks_resp2_from_now(&node, run_id, &attempt.login, failed);
+                self.speaks_resp2_from_now(&node, run_id, &login, failed);
             }
             Ok(begun)
         };
-        let opened = tokio::time::timeout(deadline.left(), opening).await;
-        let opened = opened.unwrap_or_else(|_elapsed| {
-            if attempt.is_securing.load(Ordering::Relaxed) {
-                let text = format!("the lock server at {} does not answer in TLS", node.text);
-                return Err(LockError::advised(
-                    BackendErrorKind::TimedOut,
-                    format!("{text}: no answer in time"),
-                    "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
-                ));
-            }
-            Err(no_answer_of(&node))
-        });
+        let opened = opening.await;
         self.location.tried(&node, opened.as_ref().err())?;
         let Begun {
             stream,
@@ -249,8 +247,8 @@ impl Connector {
             node,
             stream,
             protocol,
-            login: attempt.login.clone(),
-            issued: attempt.issued.clone(),
+            login,
+            issued,
             greeting,
         })
     }
@@ -265,35 +263,39 @@ impl Connector {
         deadline: Deadline,
     ) -> Result<u64, LockError> {
         let (node, kind) = (self.node(), kind_of_this_thread());
-        let attempt = self.attempt(&node, kind, Purpose::Ask, deadline).await?;
-        let asked = tokio::time::timeout(deadline.left(), attempt.at(addresses)).await;
-        let begun = asked.unwrap_or_else(|_elapsed| Err(no_answer_of(&node)))?;
-        Ok(begun.greeting.first.run_id)
+        let (login, _issued) = self.login(&node, deadline).await?;
+        let attempt = self.attempt(&node, login, kind, Purpose::Ask, deadline);
+        Ok(attempt.at(addresses).await?.greeting.first.run_id)
     }
 
-    async fn attempt(
+    async fn login(
+        &self,
+        node: &Node,
+        deadline: Deadline,
+    ) -> Result<(RedisConnectionInfo, Option<Arc<Issued>>), LockError> {
+        let (login, issued) = self.access.login(deadline.left()).await?;
+        if self.speaks_resp2(node) {
+            return Ok((login.set_protocol(ProtocolVersion::RESP2), issued));
+        }
+        Ok((login, issued))
+    }
+
+    fn attempt(
         self: &Arc<Self>,
         node: &Arc<Node>,
+        login: RedisConnectionInfo,
         kind: ConnectionKind,
         purpose: Purpose,
         deadline: Deadline,
-    ) -> Result<Arc<Attempt>, LockError> {
-        let (login, issued) = self.access.login(deadline.left()).await?;
-        let login = if self.speaks_resp2(node) {
-            login.set_protocol(ProtocolVersion::RESP2)
-        } else {
-            login
-        };
-        Ok(Arc::new(Attempt {
+    ) -> Arc<Attempt> {
+        Arc::new(Attempt {
             connector: Arc::clone(self),
             node: Arc::clone(node),
             login,
-            issued,
             kind,
             purpose,
             deadline,
-            is_securing: AtomicBool::new(false),
-        }))
+        })
     }
 
     /// Records, and reports once, that a server has refused RESP3.
@@ -320,6 +322,8 @@ impl Connector {
 enum Purpose {
     /// It is used if it leads to the server of the other connections.
     Use,
+    /// As `Use`, while the resolver names none of their addresses: that they lead to another server is no surprise.
+    UseOfMoved,
     /// To learn to which server it leads.
     Ask,
 }
@@ -329,12 +333,9 @@ struct Attempt {
     connector: Arc<Connector>,
     node: Arc<Node>,
     login: RedisConnectionInfo,
-    issued: Option<Arc<Issued>>,
     kind: ConnectionKind,
     purpose: Purpose,
     deadline: Deadline,
-    /// A handshake of TLS is under way.
-    is_securing: AtomicBool,
 }
 
 /// A connection after the handshake, before it is used.
@@ -346,7 +347,9 @@ struct Begun {
     greeting: Greeting,
 }
 
-/// How long one address has before the next one is tried as well. Longer than a handshake in most networks.
+/// The most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 16;
+/// How long one address has at most before the next one is tried as well. Longer than a handshake in most networks.
 const STAGGER: Duration = Duration::from_millis(100);
 
 impl Attempt {
@@ -356,7 +359,7 @@ impl Attempt {
         if addresses.len() <= 1 {
             return self.begin(&addresses).await;
         }
-        let mut left = addresses.into_iter();
+        let mut left = addresses.into_iter().take(MAX_ADDRESSES);
         let mut trying = JoinSet::new();
         let mut failures = Vec::new();
         loop {
@@ -365,9 +368,12 @@ impl Attempt {
                 assert_no_mutex_held();
                 trying.spawn(async move { (address, attempt.begin(&[address]).await) });
             }
+            // The last one has some time too.
+            let shares = u32::try_from(left.len() + 2).unwrap_or(u32::MAX);
+            let stagger = STAGGER.min(self.deadline.left() / shares);
             let tried = tokio::select! {
                 tried = trying.join_next() => tried,
-                () = tokio::time::sleep(STAGGER), if left.len() > 0 => continue,
+                () = tokio::time::sleep(stagger), if left.len() > 0 => continue,
             };
             match tried {
                 Some(Ok((_, Ok(begun)))) => return Ok(begun),
@@ -379,12 +385,34 @@ impl Attempt {
         }
     }
 
+    /// Connects, logs in and checks the server, until the deadline.
     async fn begin(&self, address: &[SocketAddr]) -> Result<Begun, LockError> {
+        let is_securing = AtomicBool::new(false);
+        let beginning = self.begin_unlimited(address, &is_securing);
+        let begun = tokio::time::timeout(self.deadline.left(), beginning).await;
+        begun.unwrap_or_else(|_elapsed| {
+            if !is_securing.load(Ordering::Relaxed) {
+                return Err(no_answer_of(&self.node));
+            }
+            let address = &self.node.text;
+            Err(LockError::advised(
+                BackendErrorKind::TimedOut,
+                format!("the lock server at {address} does not answer in TLS: no answer in time"),
+                "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
+            ))
+        })
+    }
+
+    async fn begin_unlimited(
+        &self,
+        address: &[SocketAddr],
+        is_securing: &AtomicBool,
+    ) -> Result<Begun, LockError> {
         let (connector, node) = (&*self.connector, &*self.node);
         let access = &connector.access;
         let dial = || async {
             let tls = access.tls.as_ref();
-            let dialed = dial(&node.address, address, tls, &self.is_securing).await?;
+            let dialed = dial(&node.address, address, tls, is_securing).await?;
             dialed.map_err(|error| connect_error(&node.text, &error))
         };
         let fallback = match access.protocol {
@@ -403,9 +431,10 @@ impl Attempt {
             .handshake
             .run(node, &mut stream, protocol, self.kind)
             .await?;
-        if self.purpose == Purpose::Use {
+        if self.purpose != Purpose::Ask {
             let (run_id, limit) = (greeting.first.run_id, self.deadline.left() / 2);
-            node.admits(run_id, limit, &connector.reporter).await?;
+            let reporter = (self.purpose == Purpose::Use).then_some(&*connector.reporter);
+            node.may_admit(run_id, limit, reporter).await?;
         }
         Ok(Begun {
             stream,

@@ -70,9 +70,6 @@ enum OpenWriteHalf {
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The most addresses of a host that are used.
-const MAX_ADDRESSES: usize = 16;
-
 /// Returns where a host is, as the system's resolver says. A Unix socket has no such address.
 pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>> {
     let NodeAddress::Tcp(host, port) = address else {
@@ -80,7 +77,7 @@ pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>
     };
     let mut found: Vec<SocketAddr> = Vec::new();
     for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
-        if !found.contains(&address) && found.len() < MAX_ADDRESSES {
+        if !found.contains(&address) {
             found.push(address);
         }
     }
@@ -135,9 +132,9 @@ async fn secured(
         return Ok(Stream::Tcp(stream));
     };
     is_securing.store(true, Ordering::Relaxed);
-    let stream = tls.connect(host, stream).await?;
+    let secured = tls.connect(host, stream).await;
     is_securing.store(false, Ordering::Relaxed);
-    Ok(Stream::Tls(Box::new(stream)))
+    Ok(Stream::Tls(Box::new(secured?)))
 }
 
 /// Without the feature there is no value of `SharedTls`.

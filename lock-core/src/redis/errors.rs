@@ -9,6 +9,7 @@ use redis::{ErrorKind, RedisError};
 
 use crate::error::texts::backend_kind;
 use crate::error::{BackendErrorKind, LockError};
+use lock_protocol::acquisition::{Failure, FailureClass};
 use lock_protocol::op::Refusal;
 use lock_protocol::resp::ServerError;
 use lock_protocol::wire::tidy;
@@ -91,7 +92,8 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
 }
 
 /// Returns the error of several attempts that have failed: what each of them says behind its label, unless all say the
-/// same. As long as one of them may cure itself, so may the whole; a server that replies says more than one that doesn't.
+/// same. A server that replies says more than one that doesn't. As long as one of the others may cure itself, so may the
+/// whole.
 pub(super) fn of_several(
     context: impl Display,
     mut failures: Vec<(String, LockError)>,
@@ -105,7 +107,9 @@ pub(super) fn of_several(
         .iter()
         .map(|(label, error)| format!("{label}{}", text(error)))
         .collect();
-    failures.sort_by_key(|(_, error)| (!error.is_retryable(), error.is_unreachable()));
+    let is_silent =
+        |error: &LockError| error.is_unreachable() || error.class() == FailureClass::TimedOut;
+    failures.sort_by_key(|(_, error)| (is_silent(error), !error.is_retryable()));
     match failures.into_iter().next()?.1 {
         LockError::Backend(error) if texts.len() > 1 => {
             let context = format!("{context} ({})", each.join("; "));

@@ -15,7 +15,7 @@
 //! | it is refused with `MOVED`, or the server ends it | forget the channel: its slot has moved, and waiters subscribe at the new owner |
 //! | a message | wake its waiter |
 //! | the provider has new credentials | `AUTH`; the connection ends if they are refused |
-//! | another server is the primary | end: notifications come from there |
+//! | another server is the primary, or the commands go to another process | end: notifications come from there |
 //!
 //! # Between two connections
 //!
@@ -231,7 +231,8 @@ impl Subscriber {
         let mut idle_search = tokio::time::interval(IDLE_SEARCH);
         self.subscribe(client);
         loop {
-            if location.generation() != self.node.generation {
+            let is_process = self.node.is_process(self.run_id);
+            if location.generation() != self.node.generation || !is_process {
                 return Ok(());
             }
             if self.was_missed && !self.pushes.has_unread() {

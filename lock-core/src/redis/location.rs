@@ -120,13 +120,17 @@ impl Location {
         }
     }
 
-    /// Records where the server is, as the resolver says at an attempt to connect.
-    pub(super) fn resolved(&self, node: &Node, addresses: &[SocketAddr]) {
-        if let Self::Name(named) = self
-            && has_left(node, addresses)
-        {
+    /// Records where the server is, as the resolver says at an attempt to connect. Returns whether that contradicts the
+    /// open connections.
+    pub(super) fn resolved(&self, node: &Node, addresses: &[SocketAddr]) -> bool {
+        let Self::Name(named) = self else {
+            return false;
+        };
+        let has_left = has_left(node, addresses);
+        if has_left {
             named.reporter.waking(|| named.doubted.notify_one());
         }
+        has_left
     }
 
     /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
@@ -209,14 +213,15 @@ impl NamedServer {
         let node = Arc::new(node);
         let replaced = std::mem::replace(&mut *self.node.lock(), Arc::clone(&node));
         drop(replaced);
+        // At once: connections are compared with both.
+        self.reporter.waking(|| {
+            self.changed
+                .send_modify(|current| *current = node.generation);
+        });
         self.reporter.emit(&LockEvent::PrimaryChanged {
             server: &node.server,
             epoch: node.epoch,
             is_reset: false,
-        });
-        self.reporter.waking(|| {
-            self.changed
-                .send_modify(|current| *current = node.generation);
         });
     }
 }

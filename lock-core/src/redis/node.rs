@@ -138,10 +138,7 @@ impl Node {
         self.open_connections().filter_map(|it| it.peer())
     }
 
-    /// Decides whether a new connection may be used. A connection to another server process may be used only once the
-    /// known process has stopped serving, because it restarted or was replaced. Otherwise the address leads to several
-    /// servers, and one of them would grant locks that are held at another. The caller holds
-    /// [`admission`](Self::admission).
+    /// Decides that a new connection is used, or returns an error. The caller holds [`admission`](Self::admission).
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -151,6 +148,23 @@ impl Node {
         limit: Duration,
         reporter: &Reporter,
     ) -> Result<(), LockError> {
+        self.may_admit(run_id, limit, Some(reporter)).await?;
+        if run_id != UNKNOWN_RUN_ID {
+            self.run_id.store(run_id, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a new connection may not be used. A connection to another server process may be used only once
+    /// the known process has stopped serving, because it restarted or was replaced. Otherwise the address leads to
+    /// several servers, and one of them would grant locks that are held at another. That is reported once, to a reporter
+    /// if there is one.
+    pub(super) async fn may_admit(
+        &self,
+        run_id: u64,
+        limit: Duration,
+        reporter: Option<&Reporter>,
+    ) -> Result<(), LockError> {
         if run_id == UNKNOWN_RUN_ID {
             return Ok(());
         }
@@ -159,7 +173,9 @@ impl Node {
             match self.word_of(known, limit).await {
                 Word::ServesNoMore => {}
                 Word::Serves => {
-                    if !self.are_several_known.swap(true, Ordering::AcqRel) {
+                    if let Some(reporter) = reporter
+                        && !self.are_several_known.swap(true, Ordering::AcqRel)
+                    {
                         self.reports_several(reporter);
                     }
                     return Err(self.is_another_server());
@@ -167,7 +183,6 @@ impl Node {
                 Word::Silence => return Err(self.is_another_server()),
             }
         }
-        self.run_id.store(run_id, Ordering::Release);
         Ok(())
     }
 

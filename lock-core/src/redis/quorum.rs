@@ -5,11 +5,12 @@
 //! there is no queue, because no server knows the order of all waiters.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use super::single::RedisStore;
@@ -19,7 +20,7 @@ use crate::store::{
     Boxed, Call, Dialects, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime,
     ends_set, fail_all, supervised,
 };
-use crate::sync::Mutex;
+use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
 use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
@@ -53,8 +54,8 @@ pub(super) struct QuorumStore {
 struct QuorumServers {
     servers: Vec<Arc<QuorumServer>>,
     command_timeout: Duration,
-    /// The turns of the attempts to acquire, in the order of their callers.
-    attempts: Semaphore,
+    /// The turns of the attempts to acquire, by runtime.
+    turns: Mutex<HashMap<Id, Weak<Semaphore>>>,
     reporter: Arc<Reporter>,
     held: Mutex<HashMap<OwnerId, HeldQuorum>>,
     /// The acquires that may have taken effect, and have no lease.
@@ -67,7 +68,13 @@ struct QuorumServers {
     released: Notify,
 }
 
-/// How many attempts of a manager run at once. Each sends up to three commands to each server, one after the other, and
+/// The turn of an attempt. A task has it, and not the caller's future, which nobody may poll for long.
+struct Turn {
+    /// Ends when it is dropped.
+    _task: JoinSet<()>,
+}
+
+/// How many attempts of a manager run at once in one runtime. Each sends up to three commands to each server, one after the other, and
 /// repeats all of them if one gets no reply in its time. More at once than a busy machine can run in that time would
 /// all repeat theirs, and none would end. At a round trip of 50 ms, so many acquire some 800 locks in a second.
 const MAX_ATTEMPTS: usize = 128;
@@ -119,16 +126,41 @@ impl QuorumServers {
         }
     }
 
-    /// Waits for the turn to make an attempt. Nothing was sent if it doesn't come in time.
+    /// Returns the turns of the calling runtime. Each has its own, because one that is blocked must not hold up the
+    /// others.
+    fn turns_here(&self) -> Result<Arc<Semaphore>, LockError> {
+        let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
+        let made = Arc::new(Semaphore::new(MAX_ATTEMPTS));
+        let mut all = self.turns.lock();
+        if let Some(known) = all.get(&runtime.id()).and_then(Weak::upgrade) {
+            return Ok(known);
+        }
+        all.retain(|_, turns| turns.strong_count() > 0);
+        all.insert(runtime.id(), Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// Waits for the turn to make an attempt, which has at most `limit` then. Nothing was sent if the turn doesn't come
+    /// before the deadline.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the turn to the next caller.
-    async fn turn(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, LockError> {
-        let turn = tokio::time::timeout(deadline.left(), self.attempts.acquire()).await;
-        match turn {
-            Ok(Ok(turn)) => Ok(turn),
-            // It is never closed.
-            Ok(Err(_closed)) => Err(LockError::NoRuntime),
+    /// Dropping the future, or the turn, gives the turn to the next caller.
+    async fn turn(&self, deadline: Deadline, limit: Duration) -> Result<Turn, LockError> {
+        let turns = self.turns_here()?;
+        let (granted, has_turn) = oneshot::channel();
+        let mut task = JoinSet::new();
+        assert_no_mutex_held();
+        task.spawn(async move {
+            let turn = turns.acquire().await;
+            if turn.is_ok() && granted.send(()).is_ok() {
+                tokio::time::sleep(limit).await;
+            }
+        });
+        let turn = Turn { _task: task };
+        match tokio::time::timeout(deadline.left(), has_turn).await {
+            Ok(Ok(())) => Ok(turn),
+            // The runtime is shutting down.
+            Ok(Err(_dropped)) => Err(LockError::NoRuntime),
             Err(_elapsed) => Err(LockError::advised(
                 BackendErrorKind::TimedOut,
                 format!("{MAX_ATTEMPTS} other attempts to acquire a lock are running"),
@@ -216,7 +248,7 @@ impl QuorumStore {
         let servers = Arc::new(QuorumServers {
             servers: stores.into_iter().enumerate().map(new).collect(),
             command_timeout: settings.command_timeout,
-            attempts: Semaphore::new(MAX_ATTEMPTS),
+            turns: Mutex::default(),
             reporter: Arc::clone(reporter),
             held: Mutex::default(),
             sent: Mutex::default(),

@@ -56,27 +56,6 @@ pub(super) async fn clients(
     Ok(clients)
 }
 
-/// Fails for Sentinels without TLS, unless the certificates of the servers must have a fixed name. Whoever is between this
-/// client and a Sentinel could name any server that has a valid certificate, and it would get the login.
-#[cfg(all(feature = "__tls", feature = "sentinel"))]
-pub(super) fn check_plain_sentinels(tls: &SharedTls) -> Result<(), LockError> {
-    if tls.has_server_name() {
-        return Ok(());
-    }
-    Err(LockError::advised(
-        BackendErrorKind::InvalidUrl,
-        "`sentinel_tls=false` in the lock URL: a forged reply of a Sentinel could lead to any server with a valid \
-         certificate, which would get the login",
-        "give the Sentinels TLS, or set `Tls::server_name` to the name that the servers' certificates have",
-    ))
-}
-
-/// Without the feature, a URL cannot demand TLS.
-#[cfg(all(not(feature = "__tls"), feature = "sentinel"))]
-pub(super) fn check_plain_sentinels(tls: &SharedTls) -> Result<(), LockError> {
-    match **tls {}
-}
-
 /// Without the feature, a URL cannot demand TLS.
 #[cfg(not(feature = "__tls"))]
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]

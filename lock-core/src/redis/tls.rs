@@ -51,12 +51,6 @@ impl TlsClient {
         })
     }
 
-    /// Returns whether the certificates must have a name that no announced address changes.
-    #[cfg(feature = "sentinel")]
-    pub(super) fn has_server_name(&self) -> bool {
-        self.server_name.is_some()
-    }
-
     /// Begins a session with the server of this host.
     pub(super) async fn connect(
         &self,

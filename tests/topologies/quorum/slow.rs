@@ -165,6 +165,10 @@ async fn attempts_of_a_manager_take_turns() {
         proxied.proxies.iter().all(|proxy| asked(proxy) == AT_ONCE)
     })
     .await;
+    // It stays so.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let at_once: Vec<_> = proxied.proxies.iter().map(asked).collect();
+    assert_eq!(at_once, [AT_ONCE; 5]);
     connections(Proxy::resume);
     for held in acquiring.join_all().await {
         held.unwrap().release().await.unwrap();

@@ -43,7 +43,7 @@ async fn service_with_tls_and_plain_sentinels_survives_a_failover() {
 /// No guess hangs, and each error says what to change.
 #[tokio::test]
 async fn wrong_guess_about_tls_is_refused() {
-    use BackendErrorKind::{InvalidUrl, NoPrimary, Unreachable};
+    use BackendErrorKind::{NoPrimary, Unreachable};
     let authority = Authority::new();
     let service = start(&authority);
     let (secured, plain, ca) = (service.tls_url(), service.url(), ca(&authority));
@@ -51,8 +51,8 @@ async fn wrong_guess_about_tls_is_refused() {
     for (url, kind, words) in [
         (
             format!("{secured}?sentinel_tls=false&{ca}"),
-            InvalidUrl,
-            "set `Tls::server_name`",
+            NoPrimary,
+            use_tls,
         ),
         (secured.replacen("rediss", "redis", 1), NoPrimary, use_tls),
         (

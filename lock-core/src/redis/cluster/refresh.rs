@@ -25,7 +25,7 @@ use lock_protocol::resp::{CommandBuf, Replies, Reply};
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
-/// How long one node of the URL has before the next one is asked as well.
+/// How long one node of the URL has at most before the next one is asked as well.
 const STAGGER: Duration = Duration::from_millis(50);
 /// The shortest pause between two readings of the map.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
@@ -43,9 +43,11 @@ impl ClusterNodes {
         let mut candidates = self.candidates().into_iter();
         let mut reading = JoinSet::new();
         let mut failures = Vec::new();
+        let mut silent = Vec::new();
         loop {
             if let Some(address) = candidates.next() {
                 let (nodes, node) = (Arc::clone(self), self.node(&address));
+                silent.push(Arc::clone(&node));
                 assert_no_mutex_held();
                 reading.spawn(async move {
                     // An error comes at once, and not when the time has run out.
@@ -59,14 +61,21 @@ impl ClusterNodes {
             }
             let pause = match candidates.len() {
                 0 => deadline.left(),
-                _ => deadline.left().min(STAGGER),
+                // The last one has some time too.
+                left => {
+                    let shares = u32::try_from(left + 2).unwrap_or(u32::MAX);
+                    STAGGER.min(deadline.left() / shares)
+                }
             };
             match tokio::time::timeout(pause, reading.join_next()).await {
                 Ok(Some(Ok((_, Ok(()))))) => {
                     self.report_unusable(&failures);
                     return Ok(());
                 }
-                Ok(Some(Ok((node, Err(error))))) => failures.push((node, error)),
+                Ok(Some(Ok((node, Err(error))))) => {
+                    silent.retain(|other| !Arc::ptr_eq(other, &node));
+                    failures.push((node, error));
+                }
                 Ok(Some(Err(_ended))) => return Err(LockError::NoRuntime),
                 // All have failed.
                 Ok(None) => break,
@@ -74,6 +83,11 @@ impl ClusterNodes {
                 Err(_elapsed) => {}
             }
         }
+        let no_answer = |node: Arc<ClusterNode>| {
+            let error = node.server.client.pool.connector.no_answer();
+            (node, error)
+        };
+        failures.extend(silent.into_iter().map(no_answer));
         // Each of the texts names its node.
         let failures = failures
             .into_iter()

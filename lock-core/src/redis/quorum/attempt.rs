@@ -69,12 +69,12 @@ pub(super) async fn acquire(
         return Ok(AcquireOutcome::StartOver);
     }
     let deadline = Deadline::after(Clock::System, limit);
-    let _turn = servers.turn(deadline).await?;
+    let _turn = servers.turn(deadline, limit).await?;
     // A waiter spends its wait, and the servers still have the time that a command may take.
-    let limit = match sent.waits_until {
-        Some(until) => until.since(Clock::System.now()).min(limit),
-        None => deadline.left(),
-    };
+    let left = sent
+        .waits_until
+        .map(|until| until.since(Clock::System.now()));
+    let limit = deadline.left().max(left.unwrap_or_default()).min(limit);
     let began = Clock::System.now();
     // In time of this machine: each server has a clock of its own. The last command is sent within one timeout. It
     // may take effect for a second one. The time of the server is known with an error of up to a third one.

@@ -176,7 +176,7 @@ mod followed {
             "{text}"
         );
         let kind = backend_error_kind(Err::<(), _>(refused));
-        assert_eq!(kind, BackendErrorKind::Authentication);
+        assert_eq!(kind, BackendErrorKind::TimedOut);
         it.servers[1].cont();
         it.proxies[0].refuse();
         let refused = LockManager::connect(&it.url()).await.unwrap_err();

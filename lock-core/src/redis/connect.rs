@@ -23,6 +23,8 @@ use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
+#[cfg(feature = "sentinel")]
+use lock_protocol::acquisition::{Failure, FailureClass};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::CLOCK_TOLERANCE;
@@ -215,15 +217,20 @@ async fn first_behind_sentinels(
 ) -> Result<Arc<Connection>, LockError> {
     /// Long enough for the next step of a failover.
     const PAUSE: Duration = Duration::from_millis(50);
+    let mut earlier = None;
     loop {
         let error = match client.pool.first(deadline.left()).await {
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
+        // The last attempt may have too little time for a reply, and says less than the one before it.
+        let says_more = |_: &LockError| error.class() == FailureClass::TimedOut;
+        let error = earlier.take().filter(says_more).unwrap_or(error);
         let watch = client.pool.connector.location.watch();
         let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
             return Err(error);
         };
+        earlier = Some(error);
         tokio::time::sleep(PAUSE).await;
         // The error of the primary says more than that of the Sentinels.
         let _known = watch.discover(deadline.left()).await;

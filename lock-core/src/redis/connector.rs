@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
-use super::dial::{Stream, dial, resolve};
+use super::dial::{MAX_ADDRESSES, Stream, dial, resolve};
 use super::errors::{connect_error, of_several, timed_out};
 use super::handshake::{Greeting, Handshake};
 use super::link::Link;
@@ -322,7 +322,8 @@ impl Connector {
 enum Purpose {
     /// It is used if it leads to the server of the other connections.
     Use,
-    /// As `Use`, while the resolver names none of their addresses: that they lead to another server is no surprise.
+    /// As `Use`, while the resolver doesn't name the address of one of them: that it leads to another server is no
+    /// surprise.
     UseOfMoved,
     /// To learn to which server it leads.
     Ask,
@@ -347,8 +348,6 @@ struct Begun {
     greeting: Greeting,
 }
 
-/// The most addresses of a name that are tried.
-const MAX_ADDRESSES: usize = 16;
 /// How long one address has at most before the next one is tried as well. Longer than a handshake in most networks.
 const STAGGER: Duration = Duration::from_millis(100);
 

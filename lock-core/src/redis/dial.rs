@@ -70,6 +70,9 @@ enum OpenWriteHalf {
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The most addresses of a name that are tried.
+pub(super) const MAX_ADDRESSES: usize = 16;
+
 /// Returns where a host is, as the system's resolver says. A Unix socket has no such address.
 pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>> {
     let NodeAddress::Tcp(host, port) = address else {
@@ -156,7 +159,7 @@ async fn first_connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
         return TcpStream::connect(address).await;
     }
     let mut attempts = JoinSet::new();
-    for address in addresses {
+    for address in addresses.iter().take(MAX_ADDRESSES) {
         attempts.spawn(TcpStream::connect(*address));
     }
     let mut failure = io::ErrorKind::NotFound.into();

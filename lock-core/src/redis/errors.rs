@@ -92,8 +92,7 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
 }
 
 /// Returns the error of several attempts that have failed: what each of them says behind its label, unless all say the
-/// same. A server that replies says more than one that doesn't. As long as one of the others may cure itself, so may the
-/// whole.
+/// same. As long as one of them may cure itself, so may the whole; a server that replies says more than one that doesn't.
 pub(super) fn of_several(
     context: impl Display,
     mut failures: Vec<(String, LockError)>,
@@ -109,7 +108,7 @@ pub(super) fn of_several(
         .collect();
     let is_silent =
         |error: &LockError| error.is_unreachable() || error.class() == FailureClass::TimedOut;
-    failures.sort_by_key(|(_, error)| (is_silent(error), !error.is_retryable()));
+    failures.sort_by_key(|(_, error)| (!error.is_retryable(), is_silent(error)));
     match failures.into_iter().next()?.1 {
         LockError::Backend(error) if texts.len() > 1 => {
             let context = format!("{context} ({})", each.join("; "));

@@ -5,15 +5,13 @@
 //! | up | a command got no reply in its time | silent since it was sent, or since the last reply to another one |
 //! | silent | a reply, to whatever command | up |
 //! | silent | a command got no reply, and the silence has lasted for half of the patience | ended |
-//! | up, silent | a command waited for all of the patience, and for long no command was without others behind it | ended |
 //! | up, silent | the socket failed, or a reply shows that the server can't be used | ended |
 //! | any | another server is the primary | retired: replies that arrive now don't count |
 //! | ended, retired | anything else | the same; the first error stays |
 //!
 //! Counting timeouts would prove nothing, because a command with little time left also times out on a good connection.
 //! Nor does a long wait: while the server works through a queue, a new connection would only get its place behind it,
-//! and the commands that wait would be sent once more. That is how an overload stays. But a queue that never ends, because
-//! callers send more than the server executes, has to end with its connection.
+//! and the commands that wait would be sent once more. That is how an overload stays.
 //! Waiting for the socket to fail isn't enough either: a network that drops packets never reports a dead connection.
 //!
 //! The state is one atomic number, because each reply looks at it. Whoever ends the link first reports the end. The
@@ -38,18 +36,12 @@ const ENDED: u64 = u64::MAX - 1;
 const RETIRED: u64 = u64::MAX;
 const UP: u64 = 0;
 
-/// For how many times the patience commands may wait behind others, without a moment in which none is left.
-const LONGEST_QUEUE: u32 = 8;
-
 /// The state of one connection.
 pub(super) struct Link {
     state: AtomicU64,
     /// When the server last replied to one of several commands, in nanoseconds. A command that is alone was sent after
     /// all earlier replies.
     heard: AtomicU64,
-    /// Since when commands without a reply were left at each moment, as a command that waited for all of the patience has
-    /// noticed, in nanoseconds; zero if none has.
-    queued_since: AtomicU64,
     story: Mutex<Story>,
     /// The server has executed a command.
     has_answered: AtomicBool,
@@ -74,7 +66,6 @@ impl Link {
         Self {
             state: AtomicU64::new(UP),
             heard: AtomicU64::new(0),
-            queued_since: AtomicU64::new(0),
             story: Mutex::default(),
             has_answered: AtomicBool::new(false),
             patience,
@@ -133,8 +124,6 @@ impl Link {
         if others_wait {
             let now = Clock::System.now().as_nanos();
             self.heard.store(now, Ordering::Release);
-        } else if self.queued_since.load(Ordering::Relaxed) != 0 {
-            self.queued_since.store(0, Ordering::Relaxed);
         }
         let known = self.state.load(Ordering::Acquire);
         if known != UP && known < ENDED {
@@ -160,16 +149,7 @@ impl Link {
         if known < ENDED {
             self.change_from(known, since);
         }
-        let for_as_long = |since, span| now.since(Moment::from_nanos(since)) >= span;
-        let mut ends = for_as_long(since, self.patience / 2);
-        if limit >= self.patience {
-            let first = self.queued_since.load(Ordering::Relaxed);
-            if first == 0 {
-                self.queued_since.store(sent.max(1), Ordering::Relaxed);
-            } else {
-                ends |= for_as_long(first, self.patience.saturating_mul(LONGEST_QUEUE));
-            }
-        }
+        let ends = now.since(Moment::from_nanos(since)) >= self.patience / 2;
         if ends {
             self.ended(&error);
         }
@@ -282,21 +262,6 @@ mod tests {
         link.heard(true);
         assert!(!link.stays_silent(PATIENCE).1);
         assert!(link.is_open());
-    }
-
-    #[test]
-    fn queue_that_never_ends_ends_the_link() {
-        let link = link();
-        let longest = PATIENCE * (LONGEST_QUEUE + 1);
-        let replies_come = || link.heard(true);
-        replies_come();
-        assert!(!link.stays_silent(longest).1);
-        replies_come();
-        // The queue was empty for a moment.
-        link.heard(false);
-        assert!(!link.stays_silent(longest).1);
-        replies_come();
-        assert!(link.stays_silent(PATIENCE).1);
     }
 
     #[test]

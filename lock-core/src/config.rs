@@ -85,7 +85,7 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const GRACE: Duration = Duration::from_millis(20);
 /// How long a restarted server of a quorum does not count. Twice the default ttl.
 pub(crate) const QUARANTINE: Duration = Duration::from_secs(60);
-/// Some name servers let their answers live for a minute, and those of hosting services for five seconds.
+/// A name that moves endangers the exclusion for this long, and a lookup costs little.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);

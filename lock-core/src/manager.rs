@@ -336,10 +336,10 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how often the name of a server is resolved again, to notice that it leads to another primary while the old
-    /// one lives. It is also resolved at each attempt to connect. Applies to single servers and to those of a quorum;
-    /// see [`guide::topologies`](crate::guide::topologies#names-that-move). Zero turns it off, else at least 1 ms.
-    /// Defaults to 30 s.
+    /// Sets how often a server's name is resolved again, so that the manager notices when the name moves to another
+    /// primary while the old one keeps running. Single servers and the members of a quorum are followed in this way: see
+    /// [`guide::topologies`](crate::guide::topologies#names-that-move). At least 1 ms; zero turns it off. Defaults to
+    /// 30 s.
     pub fn resolve_interval(mut self, interval: Duration) -> Self {
         self.config.resolve_interval = interval;
         self

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 mod sentinels;
 
-pub use sentinels::{KnownSentinels, ListedSentinel, SentinelReply};
+pub use sentinels::{Introduction, KnownSentinels, ListedSentinel, SentinelReply};
 
 /// What one Sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockGuard, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
-use test_support::{Proxy, RedisServer};
+use test_support::{Proxy, RedisServer, eventually_async};
 use tests::{Trace, backend_error_kind, one_attempt};
 
 use super::connect_with;
@@ -79,6 +79,28 @@ async fn server_that_became_a_replica_is_replaced() {
     let next = it.locks.lock(NAME).wait(SOON).acquire().await.unwrap();
     assert!(exists(&it.servers[1], KEY));
     next.release().await.unwrap();
+}
+
+/// A waiter that is subscribed at the old primary would never hear of a release at the new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_follows_the_commands_to_another_server() {
+    let it = Fixture::start().await;
+    let subscribers = |server: &RedisServer| {
+        let clients = server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+        clients.text().lines().count()
+    };
+    let wait = || tokio::spawn(it.locks.lock(NAME).wait(SOON).acquire());
+    let first = wait();
+    eventually_async(SOON, async || subscribers(&it.servers[0]) == 1).await;
+    let primary = it.servers[1].port().to_string();
+    it.servers[0].cli(&["REPLICAOF", "127.0.0.1", &primary]);
+    it.proxy.lead_to(&it.servers[1]);
+    it.proxy.cut(0);
+    let held = first.await.unwrap().unwrap();
+    let second = wait();
+    eventually_async(SOON, async || subscribers(&it.servers[1]) == 1).await;
+    held.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The old server is gone without a word: its connections are open, and stay silent.

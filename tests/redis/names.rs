@@ -132,6 +132,24 @@ mod followed {
         held.release().await.unwrap();
     }
 
+    /// Nothing tells whether the new address leads to the same server, so it counts as another one, which confirms the lock.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "`servers_are_followed_by_name` runs it"]
+    async fn server_that_hides_its_run_id_counts_as_another_at_a_new_address() {
+        let it = Fixture::named("hidden");
+        it.proxies[1].lead_to(&it.servers[0]);
+        let rights = ["~*", "&*", "+@all", "-info"];
+        let words = [&["ACL", "SETUSER", "default", "on", "nopass"], &rights[..]].concat();
+        assert_eq!(it.servers[0].cli(&words).error(), None);
+        let locks = it.connect(ms(20)).await;
+        let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
+        it.name.lead_to(&[SECOND]);
+        eventually(SOON, || it.changes() == 1 && it.proxies[0].open() == 0);
+        held.renew().await.unwrap();
+        assert!(!held.is_lost());
+        held.release().await.unwrap();
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn primary_is_kept_until_another_one_is_at_the_name() {

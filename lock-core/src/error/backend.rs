@@ -40,8 +40,9 @@ pub enum BackendErrorKind {
     NoReplicas,
     /// Fewer replicas than [`Confirm`](crate::Confirm) asks, or not the disk, acknowledged the lock in time.
     NotReplicated,
-    /// The server is a replica (READONLY). Or the Sentinels named another primary before the reply arrived; then the
-    /// server may have executed the command, and the background worker cancels it.
+    /// The server is a replica (READONLY). Or another server became the primary before the reply arrived, because the
+    /// Sentinels named it or the URL's name moved; then the old one may have executed the command, and the background
+    /// worker cancels it.
     NotPrimary,
     /// No Sentinel knows a primary of the service, or none of them can be reached, and the last known
     /// primary cannot be reached either.

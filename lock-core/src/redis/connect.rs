@@ -10,6 +10,8 @@ use super::access::{self, Access};
 use super::client::RedisClient;
 use super::connection::Connection;
 #[cfg(feature = "sentinel")]
+use super::errors::more_telling;
+#[cfg(feature = "sentinel")]
 use super::location::Location;
 use super::maker::NodeMaker;
 #[cfg(feature = "cluster")]
@@ -23,8 +25,6 @@ use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
-#[cfg(feature = "sentinel")]
-use lock_protocol::acquisition::{Failure, FailureClass};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::CLOCK_TOLERANCE;
@@ -223,9 +223,7 @@ async fn first_behind_sentinels(
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
-        // The last attempt may have too little time for a reply, and says less than the one before it.
-        let says_more = |_: &LockError| error.class() == FailureClass::TimedOut;
-        let error = earlier.take().filter(says_more).unwrap_or(error);
+        let error = more_telling(earlier.take(), error);
         let watch = client.pool.connector.location.watch();
         let Some(watch) = watch.filter(|_| error.is_retryable() && deadline.left() > PAUSE) else {
             return Err(error);

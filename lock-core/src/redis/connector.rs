@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
-use super::dial::{MAX_ADDRESSES, Stream, dial, resolve};
+use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
 use super::errors::{connect_error, of_several, timed_out};
 use super::handshake::{Greeting, Handshake};
 use super::link::Link;
@@ -205,30 +205,7 @@ impl Connector {
     ) -> Result<Opened, LockError> {
         let node = self.node();
         let (login, issued) = self.login(&node, deadline).await?;
-        let opening = async {
-            let resolving = tokio::time::timeout(deadline.left(), resolve(&node.address));
-            let resolved = resolving
-                .await
-                .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()));
-            let resolved = resolved.map_err(|error| connect_error(&node.text, &error.into()))?;
-            let purpose = if self.location.resolved(&node, &resolved) {
-                Purpose::UseOfMoved
-            } else {
-                Purpose::Use
-            };
-            let attempt = self.attempt(&node, login.clone(), kind, purpose, deadline);
-            let begun = attempt.at(resolved).await?;
-            let run_id = begun.greeting.first.run_id;
-            node.saw_process(run_id);
-            if begun.protocol.supports_resp3() {
-                node.accepted_resp3();
-            }
-            if let Some(failed) = &begun.refused_resp3 {
-                self.speaks_resp2_from_now(&node, run_id, &login, failed);
-            }
-            Ok(begun)
-        };
-        let opened = opening.await;
+        let opened = self.begin(&node, &login, kind, deadline).await;
         self.location.tried(&node, opened.as_ref().err())?;
         let Begun {
             stream,
@@ -251,6 +228,37 @@ impl Connector {
             issued,
             greeting,
         })
+    }
+
+    /// Finds out where the node is, connects, and records what the node has shown.
+    async fn begin(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        login: &RedisConnectionInfo,
+        kind: ConnectionKind,
+        deadline: Deadline,
+    ) -> Result<Begun, LockError> {
+        let resolving = tokio::time::timeout(deadline.left(), resolve(&node.address));
+        let resolved = resolving
+            .await
+            .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|error| connect_error(&node.text, &error.into()))?;
+        let purpose = if self.location.resolved(node, &resolved) {
+            Purpose::UseOfMoved
+        } else {
+            Purpose::Use
+        };
+        let attempt = self.attempt(node, login.clone(), kind, purpose, deadline);
+        let begun = attempt.at(resolved).await?;
+        let run_id = begun.greeting.first.run_id;
+        node.saw_process(run_id);
+        if begun.protocol.supports_resp3() {
+            node.accepted_resp3();
+        }
+        if let Some(failed) = &begun.refused_resp3 {
+            self.speaks_resp2_from_now(node, run_id, login, failed);
+        }
+        Ok(begun)
     }
 
     /// Returns the run id of the primary at one of these addresses.
@@ -320,12 +328,11 @@ impl Connector {
 /// What a connection is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// It is used if it leads to the server of the other connections.
+    /// To use it if it leads to the same server as the other connections.
     Use,
-    /// As `Use`, while the resolver doesn't name the address of one of them: that it leads to another server is no
-    /// surprise.
+    /// The same while the resolver no longer names the address of one of them, so that another server isn't a surprise.
     UseOfMoved,
-    /// To learn to which server it leads.
+    /// To learn which server is there.
     Ask,
 }
 
@@ -352,8 +359,8 @@ struct Begun {
 const STAGGER: Duration = Duration::from_millis(100);
 
 impl Attempt {
-    /// Connects to the first of these addresses that leads to a server which can be used: to a primary, and to that of
-    /// the other connections. Without addresses it connects to the node's Unix socket.
+    /// Connects to the first of these addresses with a usable server: a primary, and the one that the other connections
+    /// lead to. Without addresses it connects to the node's Unix socket.
     async fn at(self: &Arc<Self>, addresses: Vec<SocketAddr>) -> Result<Begun, LockError> {
         if addresses.len() <= 1 {
             return self.begin(&addresses).await;
@@ -367,9 +374,7 @@ impl Attempt {
                 assert_no_mutex_held();
                 trying.spawn(async move { (address, attempt.begin(&[address]).await) });
             }
-            // The last one has some time too.
-            let shares = u32::try_from(left.len() + 2).unwrap_or(u32::MAX);
-            let stagger = STAGGER.min(self.deadline.left() / shares);
+            let stagger = stagger(STAGGER, left.len(), self.deadline);
             let tried = tokio::select! {
                 tried = trying.join_next() => tried,
                 () = tokio::time::sleep(stagger), if left.len() > 0 => continue,
@@ -443,7 +448,7 @@ impl Attempt {
         })
     }
 
-    /// Returns the error of a name without a usable address.
+    /// Returns the error for a name whose addresses have all failed.
     fn no_address(&self, failures: Vec<(SocketAddr, LockError)>) -> LockError {
         let context = format!(
             "no address of the lock server at {} can be used",

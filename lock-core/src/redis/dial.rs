@@ -28,6 +28,7 @@ use super::tls::TlsClient;
 #[cfg(feature = "__tls")]
 use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
 use crate::error::LockError;
+use lock_protocol::clock::Deadline;
 
 /// The TLS client of a manager. Without the feature there is none.
 pub(super) type SharedTls = Arc<TlsClient>;
@@ -65,15 +66,15 @@ enum OpenWriteHalf {
     Tls(TlsWriteHalf),
 }
 
-/// Load balancers and NAT gateways forget connections that are silent for some minutes, and then
-/// drop packets without a reply. Without keepalive, the first call after a pause would time out.
+/// Load balancers and NAT gateways forget a connection after a few idle minutes and then drop its packets silently.
+/// Without keepalive, the first call after a pause would time out.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The most addresses of a name that are tried.
 pub(super) const MAX_ADDRESSES: usize = 16;
 
-/// Returns where a host is, as the system's resolver says. A Unix socket has no such address.
+/// Asks the system's resolver for the addresses of a host. A Unix socket has none.
 pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>> {
     let NodeAddress::Tcp(host, port) = address else {
         return Ok(Vec::new());
@@ -89,6 +90,13 @@ pub(super) async fn resolve(address: &NodeAddress) -> io::Result<Vec<SocketAddr>
         return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
     Ok(found)
+}
+
+/// Returns how long to wait for one of several servers before the next one is tried as well, so that all of them have a
+/// part of the time that is left.
+pub(super) fn stagger(longest: Duration, others: usize, deadline: Deadline) -> Duration {
+    let shares = u32::try_from(others + 2).unwrap_or(u32::MAX);
+    longest.min(deadline.left() / shares)
 }
 
 /// Opens a socket to the server, and begins TLS on it if there is a client for it. Of several addresses, the first one

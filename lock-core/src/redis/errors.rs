@@ -91,8 +91,8 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
     LockError::backend(kind_of(error), text)
 }
 
-/// Returns the error of several attempts that have failed: what each of them says behind its label, unless all say the
-/// same. As long as one of them may cure itself, so may the whole; a server that replies says more than one that doesn't.
+/// Combines the errors of several attempts, each behind its label, or returns a single error if all say the same. The
+/// result is retryable if one of them is, and prefers what a server replied to the silence of another.
 pub(super) fn of_several(
     context: impl Display,
     mut failures: Vec<(String, LockError)>,
@@ -106,15 +106,26 @@ pub(super) fn of_several(
         .iter()
         .map(|(label, error)| format!("{label}{}", text(error)))
         .collect();
-    let is_silent =
-        |error: &LockError| error.is_unreachable() || error.class() == FailureClass::TimedOut;
-    failures.sort_by_key(|(_, error)| (!error.is_retryable(), is_silent(error)));
+    failures.sort_by_key(|(_, error)| (!error.is_retryable(), is_silence(error)));
     match failures.into_iter().next()?.1 {
         LockError::Backend(error) if texts.len() > 1 => {
             let context = format!("{context} ({})", each.join("; "));
             Some(LockError::Backend(error.of_several(context)))
         }
         error => Some(error),
+    }
+}
+
+fn is_silence(error: &LockError) -> bool {
+    error.is_unreachable() || error.class() == FailureClass::TimedOut
+}
+
+/// Chooses between the errors of two attempts in a row. The last one may have had too little time for a reply.
+#[cfg(feature = "sentinel")]
+pub(super) fn more_telling(earlier: Option<LockError>, last: LockError) -> LockError {
+    match earlier {
+        Some(earlier) if last.class() == FailureClass::TimedOut => earlier,
+        _ => last,
     }
 }
 
@@ -192,5 +203,62 @@ fn kind_of(error: &RedisError) -> BackendErrorKind {
         _ if error.is_timeout() => BackendErrorKind::TimedOut,
         _ if error.is_io_error() || error.is_unrecoverable_error() => BackendErrorKind::Unreachable,
         _ => BackendErrorKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(kind: BackendErrorKind, text: &str) -> (String, LockError) {
+        (format!("{text}: "), LockError::backend(kind, text))
+    }
+
+    #[test]
+    fn error_of_several_attempts_quotes_each_and_is_retryable_if_one_is() {
+        let (silent, lasting, replica) = (
+            error(BackendErrorKind::TimedOut, "silent"),
+            error(BackendErrorKind::Authentication, "lasting"),
+            error(BackendErrorKind::NotPrimary, "replica"),
+        );
+        for (failures, kind) in [
+            (
+                vec![silent.clone(), lasting.clone(), replica.clone()],
+                BackendErrorKind::NotPrimary,
+            ),
+            (vec![lasting.clone(), silent], BackendErrorKind::TimedOut),
+        ] {
+            let error = of_several("none", failures.clone()).unwrap();
+            let LockError::Backend(backend) = &error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(backend.kind(), kind);
+            for (label, _) in failures {
+                assert!(backend.context().contains(&label), "{error}");
+            }
+        }
+        // They say the same, so the labels would only be noise.
+        let same = of_several("none", vec![lasting.clone(), lasting.clone()]).unwrap();
+        assert_eq!(same.to_string(), lasting.1.to_string());
+        assert!(of_several("none", Vec::new()).is_none());
+    }
+
+    #[cfg(feature = "sentinel")]
+    #[test]
+    fn error_of_an_attempt_without_time_does_not_replace_an_earlier_one() {
+        let [earlier, silent, later] = [
+            (BackendErrorKind::Unreachable, "refused"),
+            (BackendErrorKind::TimedOut, "silent"),
+            (BackendErrorKind::NotPrimary, "replica"),
+        ]
+        .map(|(kind, text)| error(kind, text).1);
+        for (before, last, kept) in [
+            (Some(&earlier), &silent, &earlier),
+            (Some(&earlier), &later, &later),
+            (None, &silent, &silent),
+        ] {
+            let chosen = more_telling(before.cloned(), last.clone());
+            assert_eq!(chosen.to_string(), kept.to_string());
+        }
     }
 }

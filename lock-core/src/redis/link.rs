@@ -10,9 +10,9 @@
 //! | ended, retired | anything else | the same; the first error stays |
 //!
 //! Counting timeouts would prove nothing, because a command with little time left also times out on a good connection.
-//! Nor does a long wait: while the server works through a queue, a new connection would only get its place behind it,
-//! and the commands that wait would be sent once more. That is how an overload stays.
-//! Waiting for the socket to fail isn't enough either: a network that drops packets never reports a dead connection.
+//! Nor does a long wait: while the server works through a queue, a new connection would only send the waiting commands
+//! once more, which prolongs the overload that delays them. Waiting for the socket to fail isn't enough either: a
+//! network that drops packets never reports a dead connection.
 //!
 //! The state is one atomic number, because each reply looks at it. Whoever ends the link first reports the end. The
 //! driver ends it as soon as the socket does, so no caller has to lose a command to notice.
@@ -39,8 +39,8 @@ const UP: u64 = 0;
 /// The state of one connection.
 pub(super) struct Link {
     state: AtomicU64,
-    /// When the server last replied to one of several commands, in nanoseconds. A command that is alone was sent after
-    /// all earlier replies.
+    /// When the server last replied while more commands were waiting, in nanoseconds. Without others, the next command is
+    /// sent after the reply anyway.
     heard: AtomicU64,
     story: Mutex<Story>,
     /// The server has executed a command.

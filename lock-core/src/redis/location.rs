@@ -5,17 +5,17 @@
 //!
 //! # Names
 //!
-//! A name may lead to another server while the old one lives. Its connections would stay there, and so would the locks:
-//! other clients, which look the name up later, would get them once more from the new server.
+//! A name may move to another server while the old one keeps running. The open connections would stay at the old server,
+//! so its locks would stay held there, while clients that resolve the name later get the same locks from the new server.
 //!
 //! | The resolver says | Whoever answers there | Then |
 //! |---|---|---|
-//! | nothing, or the addresses of all open connections | | nothing |
-//! | other addresses | the same server process | nothing: the addresses take turns |
-//! | other addresses | another primary | it is the primary: a new generation |
-//! | other addresses | nobody, or a replica | the old connections stay; look again after [`AGAIN`] |
+//! | nothing, or the addresses of all open connections | | nothing happens |
+//! | other addresses | the same server process | nothing happens: the addresses take turns |
+//! | other addresses | another primary | a new generation begins |
+//! | other addresses | nobody, or a replica | the connections stay; look again after [`AGAIN`] |
 //!
-//! The resolver is asked in each interval, and at each attempt to connect.
+//! The resolver is asked in each interval and at each attempt to connect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) struct NamedServer {
     interval: Duration,
     /// The generation of the node.
     changed: watch::Sender<u64>,
-    /// A resolver has said something else than the open connections.
+    /// Notified when an attempt to connect finds that an open connection's address is no longer among the answers.
     doubted: Notify,
     reporter: Arc<Reporter>,
 }

@@ -68,15 +68,14 @@ struct QuorumServers {
     released: Notify,
 }
 
-/// The turn of an attempt. A task has it, and not the caller's future, which nobody may poll for long.
+/// Allows one attempt. A task owns the permit, because the caller's future may go unpolled for a long time.
 struct Turn {
-    /// Ends when it is dropped.
     _task: JoinSet<()>,
 }
 
-/// How many attempts of a manager run at once in one runtime. Each sends up to three commands to each server, one after the other, and
-/// repeats all of them if one gets no reply in its time. More at once than a busy machine can run in that time would
-/// all repeat theirs, and none would end. At a round trip of 50 ms, so many acquire some 800 locks in a second.
+/// How many attempts of a manager run at once in one runtime. An attempt sends each server up to three commands in a row
+/// and starts over if they take too long. If more of them ran at once than a busy machine can finish in that time, all
+/// would start over and none would finish. With a round trip of 50 ms, 128 attempts acquire about 800 locks per second.
 const MAX_ATTEMPTS: usize = 128;
 
 /// Leases that ended are forgotten when there are this many leases, or twice as many as were left.
@@ -126,8 +125,7 @@ impl QuorumServers {
         }
     }
 
-    /// Returns the turns of the calling runtime. Each has its own, because one that is blocked must not hold up the
-    /// others.
+    /// Returns the turns of the calling runtime. Runtimes don't share them, so that a blocked one can't hold up the others.
     fn turns_here(&self) -> Result<Arc<Semaphore>, LockError> {
         let runtime = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
         let made = Arc::new(Semaphore::new(MAX_ATTEMPTS));
@@ -140,8 +138,7 @@ impl QuorumServers {
         Ok(made)
     }
 
-    /// Waits for the turn to make an attempt, which has at most `limit` then. Nothing was sent if the turn doesn't come
-    /// before the deadline.
+    /// Waits until an attempt may begin, which then lasts `limit` at most. If this returns an error, nothing was sent.
     ///
     /// # Cancel safety
     /// Dropping the future, or the turn, gives the turn to the next caller.

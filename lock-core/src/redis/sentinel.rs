@@ -20,7 +20,7 @@ use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::primary::{
-    Announcement, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
+    Announcement, Introduction, KnownPrimary, KnownSentinels, PrimaryChoice, SentinelReply, choose,
 };
 
 mod discovery;
@@ -96,7 +96,12 @@ impl SentinelWatch {
         patience: Duration,
         limit: Duration,
     ) -> Result<Self, LockError> {
-        let sentinels = KnownSentinels::of_url(place.sentinels);
+        let introduction = if place.login.password.is_some() && tls.is_none() {
+            Introduction::ByUrl
+        } else {
+            Introduction::ByAll
+        };
+        let sentinels = KnownSentinels::of_url(place.sentinels, introduction);
         let watch = Self {
             sentinels: SentinelAccess {
                 login: place.login,
@@ -221,17 +226,13 @@ impl SentinelWatch {
         }
     }
 
-    /// Records what a Sentinel that replies tells of itself and the others. Those learn the password of the Sentinels, so
-    /// without TLS only a Sentinel of the URL may name them.
+    /// Records what a Sentinel says about itself and the others.
     fn learn(&self, from: &NodeAddress, known: KnownHere) {
-        let is_secret = self.sentinels.login.password.is_some() && self.sentinels.tls.is_none();
         self.change_sentinels(|sentinels, now| {
             if let Some(run_id) = known.run_id {
                 sentinels.identified(from, run_id);
             }
-            if !is_secret || sentinels.is_of_url(from) {
-                sentinels.listed(known.others, now);
-            }
+            sentinels.listed(from, known.others, now);
         });
     }
 

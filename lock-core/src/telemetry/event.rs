@@ -217,8 +217,8 @@ pub enum LockEvent<'a> {
         /// What broke it, if it is known.
         error: Option<&'a LockError>,
     },
-    /// Another server is the primary, because the Sentinels name it, or because the name in the URL leads there. From now on
-    /// it has the locks.
+    /// Another server is now the primary and has the locks, because the Sentinels name it or the name in the URL has moved
+    /// there.
     #[non_exhaustive]
     PrimaryChanged {
         /// The new primary.

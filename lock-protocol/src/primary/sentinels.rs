@@ -15,7 +15,7 @@ const FRESH: Duration = Duration::from_secs(3);
 /// A learned Sentinel is remembered for this long after its last sign of life. That is more than a restart takes.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// How many Sentinels are learned. A service has three to seven; a Sentinel that lies may list any number.
+/// How many Sentinels are learned. A service has three to seven, but a lying Sentinel may list any number.
 const MOST_LEARNED: usize = 32;
 
 /// The reply of one Sentinel.
@@ -33,9 +33,21 @@ pub struct ListedSentinel<A> {
     pub run_id: Option<String>,
 }
 
+/// Which Sentinels may introduce others. A learned Sentinel gets the password of the Sentinels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Introduction {
+    /// All of them: there is no password, or TLS protects it.
+    ByAll,
+    /// Those of the URL.
+    ByUrl,
+}
+
 /// All known Sentinels of a service.
 #[derive(Debug)]
-pub struct KnownSentinels<A>(BTreeMap<A, KnownSentinel<A>>);
+pub struct KnownSentinels<A> {
+    introduction: Introduction,
+    known: BTreeMap<A, KnownSentinel<A>>,
+}
 
 #[derive(Debug)]
 struct KnownSentinel<A> {
@@ -67,7 +79,7 @@ impl<A> KnownSentinel<A> {
 }
 
 impl<A: Clone + Ord> KnownSentinels<A> {
-    pub fn of_url(addresses: impl IntoIterator<Item = A>) -> Self {
+    pub fn of_url(addresses: impl IntoIterator<Item = A>, introduction: Introduction) -> Self {
         let known = addresses.into_iter().map(|address| {
             let sentinel = KnownSentinel {
                 source: Source::Url,
@@ -76,13 +88,16 @@ impl<A: Clone + Ord> KnownSentinels<A> {
             };
             (address, sentinel)
         });
-        Self(known.collect())
+        Self {
+            introduction,
+            known: known.collect(),
+        }
     }
 
     /// Records the reply of a Sentinel; `None` if it did not reply.
     pub fn replied(&mut self, from: &A, reply: Option<SentinelReply<A>>) {
         // One that is forgotten stays so.
-        let Some(sentinel) = self.0.get_mut(from) else {
+        let Some(sentinel) = self.known.get_mut(from) else {
             return;
         };
         if let (Source::Learned(_), Some(reply)) = (sentinel.source, &reply) {
@@ -93,29 +108,32 @@ impl<A: Clone + Ord> KnownSentinels<A> {
 
     /// Records the run id that a Sentinel has.
     pub fn identified(&mut self, address: &A, run_id: String) {
-        if let Some(sentinel) = self.0.get_mut(address) {
+        if let Some(sentinel) = self.known.get_mut(address) {
             sentinel.run_id = Some(run_id);
         }
     }
 
-    /// Returns whether the URL has this address.
-    pub fn is_of_url(&self, address: &A) -> bool {
-        let known = self.0.get(address);
-        known.is_some_and(|sentinel| sentinel.source == Source::Url)
+    fn may_introduce(&self, address: &A) -> bool {
+        let known = self.known.get(address);
+        let is_of_url = known.is_some_and(|sentinel| sentinel.source == Source::Url);
+        is_of_url || self.introduction == Introduction::ByAll
     }
 
     fn learned(&self) -> usize {
-        let all = self.0.values();
+        let all = self.known.values();
         all.filter(|it| it.source != Source::Url).count()
     }
 
-    /// Records the Sentinels that one which replies has listed. At most 32 are learned.
-    pub fn listed(&mut self, others: Vec<ListedSentinel<A>>, now: Moment) {
+    /// Records the Sentinels that another one has listed in a reply. At most 32 are learned.
+    pub fn listed(&mut self, from: &A, others: Vec<ListedSentinel<A>>, now: Moment) {
+        if !self.may_introduce(from) {
+            return;
+        }
         for ListedSentinel { address, run_id } in others {
-            if self.learned() >= MOST_LEARNED && !self.0.contains_key(&address) {
+            if self.learned() >= MOST_LEARNED && !self.known.contains_key(&address) {
                 continue;
             }
-            let sentinel = self.0.entry(address).or_insert(KnownSentinel {
+            let sentinel = self.known.entry(address).or_insert(KnownSentinel {
                 source: Source::Learned(now),
                 run_id: None,
                 reply: None,
@@ -131,7 +149,7 @@ impl<A: Clone + Ord> KnownSentinels<A> {
 
     /// Forgets learned Sentinels that gave no sign of life for long.
     pub fn forget_gone(&mut self, now: Moment) {
-        self.0.retain(|_, sentinel| match sentinel.source {
+        self.known.retain(|_, sentinel| match sentinel.source {
             Source::Url => true,
             Source::Learned(at) => now.since(at) <= REMEMBERED,
         });
@@ -139,7 +157,7 @@ impl<A: Clone + Ord> KnownSentinels<A> {
 
     /// Returns all addresses.
     pub fn addresses(&self) -> Vec<A> {
-        self.0.keys().cloned().collect()
+        self.known.keys().cloned().collect()
     }
 
     /// Returns the addresses to ask regularly. A Sentinel that replies at an address of the URL is not asked at the
@@ -147,7 +165,7 @@ impl<A: Clone + Ord> KnownSentinels<A> {
     pub fn followed(&self, now: Moment) -> Vec<A> {
         let replies_elsewhere = |sentinel: &KnownSentinel<A>| {
             sentinel.run_id.is_some()
-                && self.0.values().any(|other| {
+                && self.known.values().any(|other| {
                     other.source == Source::Url
                         && other.run_id == sentinel.run_id
                         && other.fresh_reply(now).is_some()
@@ -156,14 +174,14 @@ impl<A: Clone + Ord> KnownSentinels<A> {
         let is_followed = |sentinel: &KnownSentinel<A>| {
             sentinel.source == Source::Url || !replies_elsewhere(sentinel)
         };
-        let followed = self.0.iter().filter(|(_, it)| is_followed(it));
+        let followed = self.known.iter().filter(|(_, it)| is_followed(it));
         followed.map(|(address, _)| address.clone()).collect()
     }
 
     /// Returns the latest reply of each Sentinel; `None` for one that has not replied of late.
     pub fn replies(&self, now: Moment) -> Vec<Option<Announcement<A>>> {
         let mut latest: BTreeMap<Identity<'_, A>, Option<&SentinelReply<A>>> = BTreeMap::new();
-        for (address, sentinel) in &self.0 {
+        for (address, sentinel) in &self.known {
             let identity = match &sentinel.run_id {
                 Some(run_id) => Identity::RunId(run_id),
                 None => Identity::Address(address),
@@ -180,7 +198,7 @@ impl<A: Clone + Ord> KnownSentinels<A> {
 
     /// Returns whether a Sentinel that was asked after this moment knows this epoch, or a later one.
     pub fn know_since(&self, moment: Moment, epoch: u64) -> bool {
-        let replies = self.0.values().filter_map(|it| it.reply.as_ref());
+        let replies = self.known.values().filter_map(|it| it.reply.as_ref());
         let mut replies = replies.filter(|reply| reply.asked > moment);
         replies.any(|reply| reply.announcement.epoch >= epoch)
     }

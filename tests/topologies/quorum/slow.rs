@@ -1,5 +1,7 @@
 //! A server that is slower than the others, when leases are renewed, and when its quarantine is counted.
 
+use std::task::Poll;
+
 use lock_core::Renew;
 use test_support::{Direction, Proxy};
 use tokio::task::JoinSet;
@@ -128,10 +130,12 @@ async fn quarantine_is_not_shortened_by_a_slow_network() {
     held.release().await.unwrap();
 }
 
+/// How many attempts of a manager run at once.
+const AT_ONCE: usize = 128;
+
 /// If all of them sent their commands at once, a busy machine would run none of the attempts in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_of_a_manager_take_turns() {
-    const AT_ONCE: usize = 128;
     let proxied = ProxiedQuorum::start();
     let locks = proxied.connect(WAIT).await;
     let connections = |change: fn(&Proxy, usize)| {
@@ -173,4 +177,25 @@ async fn attempts_of_a_manager_take_turns() {
     for held in acquiring.join_all().await {
         held.unwrap().release().await.unwrap();
     }
+}
+
+/// For example in a `buffer_unordered` whose consumer is waiting for something else.
+#[tokio::test]
+async fn futures_that_nobody_polls_do_not_keep_their_turns() {
+    let proxied = ProxiedQuorum::start();
+    let locks = proxied.connect(Duration::from_millis(500)).await;
+    let acquire = |name: String| Box::pin(locks.lock(name).ttl(LONG).wait(WAIT).acquire());
+    let mut unpolled: Vec<_> = (0..AT_ONCE)
+        .map(|at| acquire(format!("item:{at}")))
+        .collect();
+    std::future::poll_fn(|cx| {
+        for acquiring in &mut unpolled {
+            assert!(acquiring.as_mut().poll(cx).is_pending());
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let held = acquire(NAME.to_owned()).await.unwrap();
+    held.release().await.unwrap();
+    drop(unpolled);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::super::dial::stagger;
 use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
 use super::super::node::EpochReply;
@@ -37,8 +38,8 @@ const EPOCH_PAUSE: Duration = Duration::from_secs(1);
 const EPOCH_AGE: Duration = Duration::from_secs(2);
 
 impl ClusterNodes {
-    /// Reads the first slot map, from the first node that tells it. The nodes are asked one after the other without a wait
-    /// for their replies, so that one that is silent, or can't be used, does not hold up the others.
+    /// Reads the first slot map from the first node that tells it. The nodes are asked 50 ms apart, so that a node that is
+    /// silent or unusable doesn't hold up the others.
     pub(super) async fn discover(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
         let mut candidates = self.candidates().into_iter();
         let mut reading = JoinSet::new();
@@ -61,11 +62,7 @@ impl ClusterNodes {
             }
             let pause = match candidates.len() {
                 0 => deadline.left(),
-                // The last one has some time too.
-                left => {
-                    let shares = u32::try_from(left + 2).unwrap_or(u32::MAX);
-                    STAGGER.min(deadline.left() / shares)
-                }
+                left => stagger(STAGGER, left, deadline),
             };
             match tokio::time::timeout(pause, reading.join_next()).await {
                 Ok(Some(Ok((_, Ok(()))))) => {
@@ -101,7 +98,7 @@ impl ClusterNodes {
         }))
     }
 
-    /// Reports nodes of the URL that an operator has to mend, while others are used.
+    /// Reports the nodes of the URL that an operator has to fix, although others can be used.
     fn report_unusable(&self, failures: &[(Arc<ClusterNode>, LockError)]) {
         for (node, error) in failures.iter().filter(|(_, error)| !error.is_retryable()) {
             self.reporter.emit(&LockEvent::ServerRestricted {

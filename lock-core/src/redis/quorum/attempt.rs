@@ -70,7 +70,7 @@ pub(super) async fn acquire(
     }
     let deadline = Deadline::after(Clock::System, limit);
     let _turn = servers.turn(deadline, limit).await?;
-    // A waiter spends its wait, and the servers still have the time that a command may take.
+    // Waiting for the turn costs a waiter part of its wait, but the servers keep the full time for their replies.
     let left = sent
         .waits_until
         .map(|until| until.since(Clock::System.now()));

@@ -24,10 +24,10 @@ fn listed(address: &'static str, run_id: &str) -> ListedSentinel<&'static str> {
 
 #[test]
 fn learned_sentinel_is_forgotten_a_minute_after_its_last_sign_of_life() {
-    let mut known = KnownSentinels::of_url(["a"]);
-    known.listed(vec![listed("b", "2"), listed("c", "3")], at(0));
+    let mut known = KnownSentinels::of_url(["a"], Introduction::ByAll);
+    known.listed(&"a", vec![listed("b", "2"), listed("c", "3")], at(0));
     // One is listed again, and the other one replies.
-    known.listed(vec![listed("b", "2")], at(30));
+    known.listed(&"a", vec![listed("b", "2")], at(30));
     known.replied(&"c", Some(reply("p", 50)));
     known.forget_gone(at(90));
     assert_eq!(known.addresses(), ["a", "b", "c"]);
@@ -52,21 +52,34 @@ fn sentinel_that_lists_thousands_makes_few_known() {
         };
         numbers.map(listed).collect()
     };
-    let mut known = KnownSentinels::of_url([0]);
-    known.listed(listed(5_000..5_001), at(0));
-    known.listed(listed(1..3_000), at(1));
+    let mut known = KnownSentinels::of_url([0], Introduction::ByAll);
+    known.listed(&0, listed(5_000..5_001), at(0));
+    known.listed(&0, listed(1..3_000), at(1));
     assert_eq!(known.addresses().len(), 1 + MOST_LEARNED);
-    assert!(known.is_of_url(&0) && !known.is_of_url(&5_000));
     // Those that are known stay so.
-    known.listed(listed(5_000..5_001), at(60));
+    known.listed(&0, listed(5_000..5_001), at(60));
     known.forget_gone(at(90));
     assert_eq!(known.addresses(), [0, 5_000]);
 }
 
+/// Without TLS, a learned Sentinel could send the password on to hosts of its choice.
+#[test]
+fn learned_sentinel_introduces_nobody_where_only_the_url_may() {
+    for (introduction, addresses) in [
+        (Introduction::ByAll, &["a", "b", "c"][..]),
+        (Introduction::ByUrl, &["a", "b"]),
+    ] {
+        let mut known = KnownSentinels::of_url(["a"], introduction);
+        known.listed(&"a", vec![listed("b", "2")], at(0));
+        known.listed(&"b", vec![listed("c", "3")], at(0));
+        assert_eq!(known.addresses(), addresses, "{introduction:?}");
+    }
+}
+
 #[test]
 fn sentinel_of_the_url_is_never_forgotten() {
-    let mut known = KnownSentinels::of_url(["a"]);
-    known.listed(vec![listed("a", "1")], at(0));
+    let mut known = KnownSentinels::of_url(["a"], Introduction::ByAll);
+    known.listed(&"a", vec![listed("a", "1")], at(0));
     known.forget_gone(at(100_000));
     assert_eq!(known.addresses(), ["a"]);
     assert_eq!(known.replies(at(100_000)), [None]);
@@ -75,8 +88,8 @@ fn sentinel_of_the_url_is_never_forgotten() {
 /// Without it, those that are gone would count against each majority.
 #[test]
 fn forgotten_sentinel_does_not_count() {
-    let mut known = KnownSentinels::of_url(["a"]);
-    known.listed(vec![listed("b", "2"), listed("c", "3")], at(0));
+    let mut known = KnownSentinels::of_url(["a"], Introduction::ByAll);
+    known.listed(&"a", vec![listed("b", "2"), listed("c", "3")], at(0));
     known.replied(&"a", Some(reply("p", 60)));
     assert_eq!(known.replies(at(60)).len(), 3);
     known.forget_gone(at(61));
@@ -85,10 +98,11 @@ fn forgotten_sentinel_does_not_count() {
 
 #[test]
 fn sentinel_with_two_addresses_counts_once_with_its_latest_reply() {
-    let mut known = KnownSentinels::of_url(["name-1", "name-2"]);
+    let mut known = KnownSentinels::of_url(["name-1", "name-2"], Introduction::ByAll);
     known.identified(&"name-1", "1".into());
     known.identified(&"name-2", "2".into());
     known.listed(
+        &"a",
         vec![listed("number-1", "1"), listed("number-2", "2")],
         at(0),
     );
@@ -102,10 +116,11 @@ fn sentinel_with_two_addresses_counts_once_with_its_latest_reply() {
 /// A user may lack the right to ask for the run id.
 #[test]
 fn sentinels_without_run_ids_count_by_their_addresses() {
-    let mut known = KnownSentinels::of_url(["a", "b"]);
+    let mut known = KnownSentinels::of_url(["a", "b"], Introduction::ByAll);
     known.replied(&"a", Some(reply("p", 1)));
     assert_eq!(known.replies(at(1)), [Some(says(1, "p")), None]);
     known.listed(
+        &"a",
         vec![ListedSentinel {
             address: "c",
             run_id: None,
@@ -117,8 +132,12 @@ fn sentinels_without_run_ids_count_by_their_addresses() {
 
 #[test]
 fn sentinel_is_asked_at_one_address_while_that_of_the_url_replies() {
-    let mut known = KnownSentinels::of_url(["name"]);
-    known.listed(vec![listed("number", "1"), listed("other", "2")], at(0));
+    let mut known = KnownSentinels::of_url(["name"], Introduction::ByAll);
+    known.listed(
+        &"a",
+        vec![listed("number", "1"), listed("other", "2")],
+        at(0),
+    );
     assert_eq!(known.followed(at(0)), ["name", "number", "other"]);
     known.identified(&"name", "1".into());
     assert_eq!(known.followed(at(0)), ["name", "number", "other"]);
@@ -131,7 +150,7 @@ fn sentinel_is_asked_at_one_address_while_that_of_the_url_replies() {
 
 #[test]
 fn reply_counts_for_three_seconds() {
-    let mut known = KnownSentinels::of_url(["a"]);
+    let mut known = KnownSentinels::of_url(["a"], Introduction::ByAll);
     known.replied(&"a", Some(reply("p", 1)));
     assert_eq!(known.replies(at(4)), [Some(says(1, "p"))]);
     assert_eq!(known.replies(at(5)), [None]);
@@ -139,7 +158,7 @@ fn reply_counts_for_three_seconds() {
 
 #[test]
 fn only_a_later_question_with_the_epoch_confirms_a_primary() {
-    let mut known = KnownSentinels::of_url(["a"]);
+    let mut known = KnownSentinels::of_url(["a"], Introduction::ByAll);
     known.replied(&"a", Some(reply("p", 5)));
     assert!(known.know_since(at(4), 1));
     assert!(!known.know_since(at(5), 1), "it was asked before");

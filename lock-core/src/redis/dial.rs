@@ -99,9 +99,8 @@ pub(super) fn stagger(longest: Duration, others: usize, deadline: Deadline) -> D
     longest.min(deadline.left() / shares)
 }
 
-/// Opens a socket to the server, and begins TLS on it if there is a client for it. Of several addresses, the first one
-/// that accepts a connection is used. An error of the socket is the inner one. `is_securing` is set during the handshake
-/// of TLS.
+/// Opens a socket to the first of these addresses that accepts a connection, and begins TLS on it if there is a client for
+/// it. An error of the socket is the inner one. `is_securing` is set during the TLS handshake.
 pub(super) async fn dial(
     address: &NodeAddress,
     resolved: &[SocketAddr],

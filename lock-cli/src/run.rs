@@ -64,19 +64,23 @@ pub(crate) async fn run(
         signal = signals.end_of_wait() => return Ok(ended_by(signal)),
         locks = connect::manager(global, job.args.label.as_deref(), output) => locks?,
     };
+    let mut acquiring = std::pin::pin!(job.acquire(&locks));
     let acquired = tokio::select! {
         biased;
         signal = signals.end_of_wait() => Err(ended_by(signal)),
-        acquired = job.acquire(&locks) => Ok(acquired),
+        acquired = &mut acquiring => Ok(acquired),
     };
     let limit = Instant::now() + CANCEL_TIMEOUT;
-    let exit = match acquired {
+    // What may be left is the queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
+    let (exit, gave_up) = match acquired {
         Ok(Ok(guard)) => return job.work(&locks, guard, signals).await,
-        Ok(Err(error)) => job.not_acquired(&locks, &error, &mut signals).await,
-        Err(exit) => Ok(exit),
+        Ok(Err(error)) => {
+            let exit = job.not_acquired(&locks, &error, &mut signals).await;
+            (exit, gave_up(&locks, limit).await)
+        }
+        Err(exit) => (Ok(exit), end_wait(&locks, acquiring, limit).await),
     };
-    // The queue entry, or a lock that was granted meanwhile. Without an answer, both expire.
-    if !gave_up(&locks, limit).await {
+    if !gave_up {
         job.warn_of_rest();
     }
     exit
@@ -304,6 +308,21 @@ impl Job<'_> {
             ));
         }
     }
+}
+
+/// Ends the wait and the manager. Returns whether the server has confirmed, before the limit, that nothing is left.
+///
+/// The shutdown ends the acquire after the reply to its command. If the acquire were dropped before, the command could
+/// arrive during a whole `--timeout`, and no reply to the cancel would confirm anything.
+async fn end_wait<G>(
+    locks: &LockManager,
+    acquiring: impl Future<Output = G>,
+    limit: Instant,
+) -> bool {
+    let ended = async { drop(acquiring.await) };
+    let ended = tokio::time::timeout_at(limit, ended);
+    let (gave_up, _) = tokio::join!(gave_up(locks, limit), ended);
+    gave_up
 }
 
 /// Ends the manager. Returns whether the server has confirmed, before the limit, that nothing is left.

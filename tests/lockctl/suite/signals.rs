@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use test_support::fixtures::{KEY, NAME, SOON, exists, queue_length};
-use test_support::{RedisServer, eventually};
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms, queue_length};
+
+use test_support::{Direction, Proxy, RedisServer, eventually};
 
 use crate::program::{Lockctl, is_alive, send};
 
@@ -49,12 +50,17 @@ fn signals_reach_grandchildren() {
     assert!(!exists(&server, KEY), "the lock is released");
 }
 
+/// The signal arrives while the reply to the acquire is on its way.
 #[test]
 fn a_signal_ends_the_wait() {
     let server = RedisServer::start();
     let holder = tree(&server, &[], "echo ready; sleep 60").start();
     holder.line("ready");
-    let waiting = tree(&server, &["--wait", "10m"], "echo ran").start();
+    let proxy = Proxy::in_front_of(&server);
+    proxy.delay(Direction::ToClient, ms(150));
+    let waiting = tree(&server, &["--wait", "10m"], "echo ran")
+        .env("DISTRIBUTED_LOCK_URL", proxy.url())
+        .start();
     eventually(SOON, || queue_length(&server) == 1);
     let started = Instant::now();
     waiting.signal(Signal::TERM);

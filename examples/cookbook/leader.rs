@@ -69,6 +69,7 @@ async fn work(term: Term, bills: &Arc<Table>) -> Infallible {
     loop {
         // The step goes on when the body is dropped: no lock can take back what it does.
         on_blocking_thread(bills, move |bills| {
+            println!("computing");
             // Computes the bills that are due.
             thread::sleep(Duration::from_millis(500));
             println!("{}", write(bills, token, "step"));

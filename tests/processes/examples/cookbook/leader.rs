@@ -79,8 +79,14 @@ fn standby_follows_a_killed_leader_within_the_ttl() {
 fn leader_that_was_frozen_stops_its_work_and_waits_again() {
     let server = RedisServer::start();
     let (leader, standby) = leader_and_standby(&server);
-    // After a step begins the next one, which takes half a second.
-    let steps = || leader.lines().iter().filter(|line| *line == "step").count();
+    // The step has just begun, and takes half a second.
+    let steps = || {
+        leader
+            .lines()
+            .iter()
+            .filter(|line| *line == "computing")
+            .count()
+    };
     let before = steps();
     eventually(SOON, || steps() > before);
     leader.stop();

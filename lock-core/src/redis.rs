@@ -18,6 +18,8 @@ mod listening;
 mod location;
 mod login;
 mod maker;
+#[cfg(feature = "cluster")]
+mod membership;
 mod node;
 mod operations;
 pub(crate) mod place;
@@ -34,5 +36,6 @@ mod single;
 mod tls;
 mod transport;
 pub(crate) mod url;
+mod witness;
 
 pub(crate) use connect::connect;

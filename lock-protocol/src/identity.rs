@@ -112,6 +112,11 @@ impl<'a> Info<'a> {
         valkey.or_else(|| Some(format!("Redis {}", self.field("redis_version")?)))
     }
 
+    /// Returns the epoch of the cluster as a node knows it, from its `CLUSTER INFO`.
+    pub fn current_epoch(self) -> Option<u64> {
+        self.field("cluster_current_epoch")?.parse().ok()
+    }
+
     /// Returns the epoch of the node itself, from its `CLUSTER INFO`.
     pub fn my_epoch(self) -> Option<u64> {
         self.field("cluster_my_epoch")?.parse().ok()
@@ -176,12 +181,12 @@ mod tests {
 
     #[test]
     fn info_has_its_fields() {
-        let text = "# Server\r\nredis_version:7.2.4\r\nrun_id:abc\r\nrole:slave\r\ncluster_my_epoch: 7\r\n";
+        let text = "# Server\r\nredis_version:7.2.4\r\nrun_id:abc\r\nrole:slave\r\ncluster_my_epoch: 7\r\ncluster_current_epoch:9\r\n";
         let bytes = format!("${}\r\n{text}\r\n", text.len());
         let info = Info::read(reply(bytes.as_bytes())).unwrap();
         assert_eq!(info.version().as_deref(), Some("Redis 7.2.4"));
         assert_eq!(info.role(), Some(Role::Replica));
-        assert_eq!(info.my_epoch(), Some(7));
+        assert_eq!((info.my_epoch(), info.current_epoch()), (Some(7), Some(9)));
         assert!(info.run_id().is_some_and(|id| id != UNKNOWN_RUN_ID));
         assert_eq!(info.field("redis"), None);
         assert_eq!(Info("valkey_version:8.1").version().unwrap(), "Valkey 8.1");

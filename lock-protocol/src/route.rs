@@ -8,8 +8,10 @@ use crate::redirect::{Destination, Redirect};
 #[cfg(test)]
 mod properties;
 mod slots;
+mod view;
 
 pub use slots::{HashSlot, SLOTS, SlotMap, channel_tag, slot_of};
+pub use view::ClusterView;
 
 /// How many redirections a call follows at once. More of them come from nodes that contradict each other.
 const REDIRECTIONS: u32 = 5;

@@ -40,7 +40,8 @@ async fn serverless() -> Subject {
         info.text().contains("cluster_state:ok")
     })
     .await;
-    let stand_in = StandIn::start(&node, [Quirk::ServerlessCluster]);
+    let quirks = [Quirk::ServerlessCluster, Quirk::ClusterDisabledInInfo];
+    let stand_in = StandIn::start(&node, quirks);
     let url = stand_in.url().replace("redis://", "redis+cluster://");
     Subject::at((stand_in, node), &url, |builder| builder).await
 }

@@ -64,6 +64,8 @@ pub(super) struct Handshake {
     lone_writes_are_known: AtomicBool,
     /// A server whose role cannot be read was reported.
     unknown_role_is_known: AtomicBool,
+    /// A node of a cluster that says in `INFO` that it is none was reported.
+    odd_mode_is_known: AtomicBool,
     /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
 }
@@ -82,6 +84,7 @@ impl Handshake {
             eviction_is_known: AtomicBool::new(false),
             lone_writes_are_known: AtomicBool::new(false),
             unknown_role_is_known: AtomicBool::new(false),
+            odd_mode_is_known: AtomicBool::new(false),
             server_version: Mutex::default(),
         }
     }
@@ -100,7 +103,7 @@ impl Handshake {
         kind: ConnectionKind,
     ) -> Result<Greeting, LockError> {
         let deployment = self.access.kind;
-        let asks_epoch = deployment == DeploymentKind::Cluster;
+        let is_cluster = deployment == DeploymentKind::Cluster;
         let name = self.access.client_name(kind);
         let preparation = Preparation {
             node,
@@ -117,8 +120,9 @@ impl Handshake {
             }
             drop(info);
             out.command("TIME");
-            if asks_epoch {
+            if is_cluster {
                 out.command("CLUSTER").arg("INFO");
+                out.command("CLUSTER").arg("MYID");
             }
             preparation.write(out);
             // Last, because its outcome does not matter: many users may not run it.
@@ -132,7 +136,10 @@ impl Handshake {
         let role = accepted(replies.next()).map(Role::of_reply);
         let info = accepted(replies.next());
         let time = accepted(replies.next());
-        let cluster = asks_epoch.then(|| accepted(replies.next()));
+        let cluster = is_cluster.then(|| ClusterReplies {
+            info: accepted(replies.next()),
+            id: accepted(replies.next()),
+        });
         // A Sentinel replies to ROLE, but not to TIME.
         self.check_role(node, role.as_ref().ok().copied().flatten())?;
         // A server that rejects TIME cannot serve any command now; its reason becomes the error.
@@ -142,11 +149,17 @@ impl Handshake {
                 let text = format!("the lock server at {} rejects commands", node.text);
                 LockError::refused_as(text, &refusal)
             })?;
-        let first = FirstReplies { role, info };
+        let first = FirstReplies {
+            role,
+            info,
+            cluster,
+        };
         let second = self.ask_again(node, stream, protocol, &first).await?;
         let is_primary = self.is_primary(node, &first, &second)?;
         let waited = Clock::System.now().since(sent);
         let (mut process, too_old) = self.process_of(node, &first, &second)?;
+        #[cfg(feature = "cluster")]
+        self.check_membership(node, stream, &first).await?;
         // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
         let abilities = preparation.finish(stream, &mut replies).await?;
@@ -160,14 +173,14 @@ impl Handshake {
         let difference = wall_before
             .saturating_sub(wall)
             .max(wall.saturating_sub(wall_after));
+        let epoch = match first.cluster {
+            Some(cluster) => self.epoch_of(node, cluster.info)?,
+            None => node.epoch,
+        };
         let first = ClockSync {
             sent,
             server_us,
             run_id: process.run_id,
-        };
-        let epoch = match cluster {
-            Some(reply) => self.epoch_of(node, reply)?,
-            None => node.epoch,
         };
         Ok(Greeting {
             first,
@@ -294,21 +307,81 @@ impl Handshake {
         }
     }
 
-    /// Checks that the URL says whether the server is a node of a cluster.
-    fn check_mode(&self, node: &Node, is_node_of_cluster: bool) -> Result<(), LockError> {
-        match (self.access.kind, is_node_of_cluster) {
-            (DeploymentKind::Cluster, false) => Err(LockError::advised(
-                BackendErrorKind::Unsupported,
-                format!("the server at {} is not part of a Redis Cluster", node.text),
-                if self.access.tls.is_some() {
-                    "use rediss:// for a single server"
-                } else {
-                    "use redis:// for a single server"
-                },
-            )),
-            (DeploymentKind::Cluster, true) | (_, false) => Ok(()),
-            (_, true) => Err(self.is_clustered(node)),
+    /// Checks that the URL says whether the server is a node of a cluster. A server that serves the commands of a node is
+    /// one, whatever `INFO` says.
+    fn check_mode(
+        &self,
+        node: &Node,
+        is_node_of_cluster: bool,
+        cluster: Option<&ClusterReplies<'_>>,
+    ) -> Result<(), LockError> {
+        match (cluster, is_node_of_cluster) {
+            (Some(_), true) | (None, false) => Ok(()),
+            (None, true) => Err(self.is_clustered(node)),
+            (Some(cluster), false) if cluster.info.is_err() => Err(self.is_no_node(node)),
+            (Some(_), false) => {
+                if !self.odd_mode_is_known.swap(true, Ordering::Relaxed) {
+                    self.reporter.emit(&LockEvent::ServerRestricted {
+                        server: &node.server,
+                        command: "INFO",
+                        effect: "it is used as a node of a cluster, because it serves CLUSTER INFO",
+                        error: "it says that it is not part of a cluster",
+                    });
+                }
+                Ok(())
+            }
         }
+    }
+
+    /// Returns the error for a single server where a node of a cluster should be.
+    fn is_no_node(&self, node: &Node) -> LockError {
+        #[cfg(feature = "cluster")]
+        if let Some(membership) = &node.membership
+            && membership.is_known()
+        {
+            return node.is_foreign(&self.reporter);
+        }
+        LockError::advised(
+            BackendErrorKind::Unsupported,
+            format!("the server at {} is not part of a Redis Cluster", node.text),
+            if self.access.tls.is_some() {
+                "use rediss:// for a single server"
+            } else {
+                "use redis:// for a single server"
+            },
+        )
+    }
+
+    /// Checks that a node belongs to the cluster in use. A node that doesn't tell its id cannot be recognized.
+    #[cfg(feature = "cluster")]
+    async fn check_membership(
+        &self,
+        node: &Node,
+        stream: &mut Stream,
+        first: &FirstReplies<'_>,
+    ) -> Result<(), LockError> {
+        let id = first
+            .cluster
+            .as_ref()
+            .and_then(|told| told.id.as_ref().ok());
+        let (Some(membership), Some(id)) = (&node.membership, id.and_then(|id| id.word())) else {
+            return Ok(());
+        };
+        if membership.has_any([id]) {
+            return Ok(());
+        }
+        // It may have joined after the slot map was read. Then it knows the nodes of the map.
+        let question = |out: &mut CommandBuf<'_>| {
+            out.command("CLUSTER").arg("NODES");
+        };
+        let replies = ask(node, stream, question).await?;
+        let lines = accepted(Replies::new(&replies).next()).ok();
+        let lines = lines.and_then(Info::read).map_or("", Info::as_str);
+        let ids = lines.lines().filter_map(|line| line.split(' ').next());
+        if membership.has_any(ids) || membership.begins_anew(&node.address) {
+            return Ok(());
+        }
+        Err(node.is_foreign(&self.reporter))
     }
 
     fn is_clustered(&self, node: &Node) -> LockError {
@@ -358,7 +431,7 @@ impl Handshake {
         let enabled = info.and_then(|info| info.field("cluster_enabled"));
         let is_in_cluster = enabled.map(|enabled| enabled == "1");
         if let Some(is_in_cluster) = is_in_cluster.or(second.hello.is_in_cluster) {
-            self.check_mode(node, is_in_cluster)?;
+            self.check_mode(node, is_in_cluster, first.cluster.as_ref())?;
         }
         let Some(info) = info else {
             let unreadable = Refusal::unreadable();
@@ -473,6 +546,14 @@ struct FirstReplies<'a> {
     /// `None` if the server does not know roles.
     role: Result<Option<Role>, Refusal>,
     info: Result<Reply<'a>, Refusal>,
+    /// `None` if the server isn't used as a node of a cluster.
+    cluster: Option<ClusterReplies<'a>>,
+}
+
+/// What a node of a cluster replied.
+struct ClusterReplies<'a> {
+    info: Result<Reply<'a>, Refusal>,
+    id: Result<Reply<'a>, Refusal>,
 }
 
 /// What it said when it was asked otherwise.

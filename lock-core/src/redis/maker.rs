@@ -9,6 +9,8 @@ use super::connector::Connector;
 use super::credentials::CredentialSource;
 use super::location::Location;
 #[cfg(feature = "cluster")]
+use super::membership::Membership;
+#[cfg(feature = "cluster")]
 use super::node::Node;
 use super::place::NodeAddress;
 use super::single::RedisStore;
@@ -38,16 +40,24 @@ impl NodeMaker {
 
     /// Makes the store of a node of a cluster. It has no connection yet.
     #[cfg(feature = "cluster")]
-    pub(super) fn make_node(&self, address: &NodeAddress) -> RedisStore {
-        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
-        self.at(&location, |it| it)
+    pub(super) fn make_node(
+        &self,
+        address: &NodeAddress,
+        membership: &Arc<Membership>,
+    ) -> RedisStore {
+        let node = Node::in_cluster(address.clone(), membership);
+        self.at(&Location::Fixed(Arc::new(node)), |it| it)
     }
 
     /// As [`make_node`](Self::make_node), for keys that are on their way to the node.
     #[cfg(feature = "cluster")]
-    pub(super) fn make_asking(&self, address: &NodeAddress) -> RedisStore {
-        let location = Location::Fixed(Arc::new(Node::new(address.clone())));
-        self.at(&location, Connector::asking)
+    pub(super) fn make_asking(
+        &self,
+        address: &NodeAddress,
+        membership: &Arc<Membership>,
+    ) -> RedisStore {
+        let node = Node::in_cluster(address.clone(), membership);
+        self.at(&Location::Fixed(Arc::new(node)), Connector::asking)
     }
 
     pub(super) fn at(&self, location: &Location, change: fn(Connector) -> Connector) -> RedisStore {

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+#[cfg(feature = "cluster")]
+use super::membership::Membership;
 use super::place::NodeAddress;
+use super::witness::Witness;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::Boxed;
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Moment};
@@ -38,8 +40,11 @@ pub(super) struct Node {
     connections: Mutex<Vec<Weak<dyn Witness>>>,
     /// When a connection ended last, in nanoseconds; zero if none has.
     ended_at: AtomicU64,
-    /// It was reported that the address leads to several servers.
-    are_several_known: AtomicBool,
+    /// It was reported that the address leads to a server that isn't used.
+    is_other_known: AtomicBool,
+    /// The cluster to which it belongs.
+    #[cfg(feature = "cluster")]
+    pub(super) membership: Option<Arc<Membership>>,
 }
 
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
@@ -59,21 +64,6 @@ struct Resp2 {
 const RESP2_FOR: Duration = Duration::from_secs(600);
 /// How long they do so at first, if the server may have refused for another reason. The time doubles each time.
 const RESP2_AT_FIRST: Duration = Duration::from_secs(5);
-
-/// A connection, as its node sees it.
-pub(super) trait Witness: Send + Sync {
-    fn is_open(&self) -> bool;
-
-    /// Returns the run id of the process to which it leads.
-    fn run_id(&self) -> u64;
-
-    /// Returns the address to which it leads; `None` for a Unix socket.
-    fn peer(&self) -> Option<IpAddr>;
-
-    /// Asks the server whether it has become a replica, and takes a server that doesn't tell its role for a primary.
-    /// Returns `None` if no reply comes in time.
-    fn is_replica(&self, limit: Duration) -> Boxed<'_, Option<bool>>;
-}
 
 /// What the connections say of the process of a server.
 enum Word {
@@ -99,7 +89,18 @@ impl Node {
             admission: tokio::sync::Mutex::default(),
             connections: Mutex::default(),
             ended_at: AtomicU64::new(0),
-            are_several_known: AtomicBool::new(false),
+            is_other_known: AtomicBool::new(false),
+            #[cfg(feature = "cluster")]
+            membership: None,
+        }
+    }
+
+    /// A node of a cluster.
+    #[cfg(feature = "cluster")]
+    pub(super) fn in_cluster(address: NodeAddress, membership: &Arc<Membership>) -> Self {
+        Self {
+            membership: Some(Arc::clone(membership)),
+            ..Self::new(address)
         }
     }
 
@@ -115,6 +116,10 @@ impl Node {
 
     /// Records a connection for commands.
     pub(super) fn registers(&self, connection: Weak<dyn Witness>) {
+        #[cfg(feature = "cluster")]
+        if let Some(membership) = &self.membership {
+            membership.registers(Weak::clone(&connection));
+        }
         let mut connections = self.connections.lock();
         connections.retain(|known| known.strong_count() > 0);
         connections.push(connection);
@@ -173,9 +178,7 @@ impl Node {
             match self.word_of(known, limit).await {
                 Word::ServesNoMore => {}
                 Word::Serves => {
-                    if let Some(reporter) = reporter
-                        && !self.are_several_known.swap(true, Ordering::AcqRel)
-                    {
+                    if let Some(reporter) = reporter {
                         self.reports_several(reporter);
                     }
                     return Err(self.is_another_server());
@@ -187,12 +190,36 @@ impl Node {
     }
 
     fn reports_several(&self, reporter: &Reporter) {
+        if self.is_other_known.swap(true, Ordering::AcqRel) {
+            return;
+        }
         reporter.emit(&LockEvent::ServerRestricted {
             server: &self.server,
             command: "INFO",
             effect: "connections to the others are not used, because their locks are not those of the first one",
             error: "this address leads to several servers",
         });
+    }
+
+    /// Returns the error for a server that doesn't belong to the cluster in use, and reports it once.
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_foreign(&self, reporter: &Reporter) -> LockError {
+        if !self.is_other_known.swap(true, Ordering::AcqRel) {
+            reporter.emit(&LockEvent::ServerRestricted {
+                server: &self.server,
+                command: "CLUSTER MYID",
+                effect: "it is not used, because its locks are not those of this cluster",
+                error: "the server at the address of a node belongs to another cluster",
+            });
+        }
+        LockError::advised(
+            BackendErrorKind::Unreachable,
+            format!(
+                "the server at {} does not belong to the cluster in use",
+                self.text
+            ),
+            "the address may have been given to another server; the nodes of the cluster tell the new address",
+        )
     }
 
     fn is_another_server(&self) -> LockError {

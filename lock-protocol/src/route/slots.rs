@@ -95,6 +95,18 @@ impl<A: PartialEq> SlotMap<A> {
         self.owners.get(usize::from(index))
     }
 
+    /// Returns how many slots have an owner.
+    pub fn owned(&self) -> usize {
+        (0..SLOTS)
+            .filter(|slot| self.owner(*slot).is_some())
+            .count()
+    }
+
+    /// Returns whether each slot that has an owner in another map has one here.
+    pub fn covers(&self, other: &Self) -> bool {
+        (0..SLOTS).all(|slot| self.owner(slot).is_some() || other.owner(slot).is_none())
+    }
+
     /// Returns the first slot that has an owner.
     pub fn first_owned(&self) -> Option<(HashSlot, &A)> {
         (0..SLOTS).find_map(|slot| Some((slot, self.owner(slot)?)))

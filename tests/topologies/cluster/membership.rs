@@ -1,13 +1,142 @@
-//! Nodes that join and leave.
+//! Nodes that join and leave, and servers of others at their addresses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use test_support::fixtures::SOON;
-use test_support::{RedisCluster, eventually_async};
+use lock_core::telemetry::LockEvent;
+use lock_core::{LockManager, LockManagerBuilder};
+use test_support::fixtures::{SOON, ms};
+use test_support::{Proxy, RedisCluster, RedisServer, eventually_async};
+use tests::one_attempt;
 use topologies::connect;
 
 use super::{FAILOVER, KEY, NAME, acquired, other_primary};
+
+/// Starts a cluster of one node.
+async fn lone_node() -> RedisServer {
+    let node = RedisServer::options().args(["--cluster-enabled", "yes"]);
+    let node = node.start();
+    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually_async(SOON, async || {
+        let info = node.cli(&["CLUSTER", "INFO"]);
+        info.text().contains("cluster_state:ok")
+    })
+    .await;
+    node
+}
+
+/// Gives the addresses of some nodes to another server.
+fn give_to(server: &RedisServer, addresses: &[Proxy]) {
+    for address in addresses {
+        address.lead_to(server);
+        address.cut_all();
+    }
+}
+
+/// A manager of a cluster, whose nodes it knows by the addresses of these proxies.
+async fn through_proxies(
+    cluster: &RedisCluster,
+    builder: LockManagerBuilder,
+) -> (LockManager, Vec<Proxy>) {
+    let proxies = cluster.proxies();
+    let builder = one_attempt(builder).command_timeout(ms(500));
+    let url = cluster.url_through(&proxies);
+    (builder.connect(&url).await.unwrap(), proxies)
+}
+
+/// It serves every slot, and would grant a lock that is held in the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_of_others_at_the_address_of_a_node_grants_nothing() {
+    let reports = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reports);
+    let builder = LockManager::builder().observer(move |event: &LockEvent<'_>| {
+        if matches!(
+            event,
+            LockEvent::ServerRestricted {
+                command: "CLUSTER MYID",
+                ..
+            }
+        ) {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let cluster = RedisCluster::start();
+    let (locks, proxies) = through_proxies(&cluster, builder).await;
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let held = connect(&cluster.url())
+        .await
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap();
+    let owner = cluster.owner_of(KEY);
+    let at = cluster
+        .nodes()
+        .iter()
+        .position(|node| node.port() == owner.port())
+        .unwrap();
+    let (lone, single) = (lone_node().await, RedisServer::start());
+    for other in [&lone, &single] {
+        give_to(other, &proxies[at..=at]);
+        for _ in 0..3 {
+            let error = locks.lock(NAME).try_acquire().await.unwrap_err();
+            assert!(error.is_retryable(), "{error}");
+            let text = error.to_string();
+            assert!(
+                text.contains("does not belong to the cluster in use"),
+                "{text}"
+            );
+        }
+        assert_eq!(other.cli(&["DBSIZE"]).integer(), 0);
+    }
+    assert_eq!(reports.load(Ordering::Relaxed), 1);
+    // The node has its address again.
+    give_to(owner, &proxies[at..=at]);
+    eventually_async(SOON, async || {
+        matches!(locks.lock(NAME).try_acquire().await, Ok(None))
+    })
+    .await;
+    held.release().await.unwrap();
+    acquired(&locks).await.release().await.unwrap();
+}
+
+/// It has other nodes, and begins with the first epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_that_was_set_up_anew_is_used_once_the_former_one_is_gone() {
+    let cluster = RedisCluster::start();
+    let (locks, proxies) = through_proxies(&cluster, LockManager::builder()).await;
+    locks
+        .lock(NAME)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let next = lone_node().await;
+    give_to(&next, &proxies);
+    let held = acquired(&locks).await;
+    assert_eq!(next.cli(&["EXISTS", KEY]).integer(), 1);
+    // The new map names the node itself, so that a connection goes past the proxies.
+    eventually_async(SOON, async || {
+        let clients = next.cli(&["CLIENT", "LIST"]);
+        let all = clients.text().matches("name=lock:").count();
+        all > proxies.iter().map(Proxy::open).sum()
+    })
+    .await;
+    // One of the former nodes is back.
+    give_to(cluster.owner_of(KEY), &proxies);
+    held.renew().await.unwrap();
+    assert!(matches!(locks.lock(NAME).try_acquire().await, Ok(None)));
+    held.release().await.unwrap();
+}
 
 /// The manager learns of the new nodes from those that it knows, and works while they change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

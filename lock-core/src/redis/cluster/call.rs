@@ -256,7 +256,8 @@ impl<'a> RoutedCall<'a> {
 
     async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {
         let current = self.current.as_ref()?;
-        Some(self.nodes.resolve(current, to, self.deadline.left()).await)
+        let address = self.nodes.resolve(current, to, self.deadline.left()).await;
+        self.nodes.has_room_for(&address).then_some(address)
     }
 }
 

@@ -1,33 +1,36 @@
 //! Reads the reply to `CLUSTER SLOTS`.
 
+use std::collections::HashSet;
+
 use super::super::place::NodeAddress;
 use lock_protocol::resp::Reply;
-use lock_protocol::route::{HashSlot, SLOTS};
+use lock_protocol::route::{HashSlot, SLOTS, SlotMap};
 
-/// Slots in a row that one node owns.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct OwnedRange {
-    pub(super) first: HashSlot,
-    pub(super) last: HashSlot,
-    pub(super) owner: NodeAddress,
-}
-
-/// Reads the ranges. An empty or missing host is that of the node which replied. With TLS, the host name
+/// Reads the owners of the slots. An empty or missing host is that of the node which replied. With TLS, the host name
 /// in the metadata is preferred, because a certificate rarely has the number.
-pub(super) fn ranges(
+pub(super) fn read(
     reply: Reply<'_>,
     from: &NodeAddress,
     has_tls: bool,
-) -> Option<Vec<OwnedRange>> {
+) -> Option<SlotMap<NodeAddress>> {
     let read = |range: Reply<'_>| {
         let mut parts = range.items()?;
-        Some(OwnedRange {
-            first: slot(parts.next()?)?,
-            last: slot(parts.next()?)?,
-            owner: address(parts.next()?, from, has_tls)?,
-        })
+        Some((
+            slot(parts.next()?)?,
+            slot(parts.next()?)?,
+            address(parts.next()?, from, has_tls)?,
+        ))
     };
-    reply.items()?.map(read).collect()
+    let ranges: Option<Vec<_>> = reply.items()?.map(read).collect();
+    Some(SlotMap::from_ranges(ranges?))
+}
+
+/// Reads the ids of all nodes, with the replicas.
+pub(super) fn ids(reply: Reply<'_>) -> HashSet<String> {
+    let ranges = reply.items().into_iter().flatten();
+    let nodes = ranges.flat_map(|range| range.items().into_iter().flatten().skip(2));
+    let id = |node: Reply<'_>| NodeParts::read(node)?.id.map(str::to_owned);
+    nodes.filter_map(id).collect()
 }
 
 fn slot(reply: Reply<'_>) -> Option<HashSlot> {
@@ -64,6 +67,7 @@ struct NodeParts<'a> {
     /// `None` if it is that of the node which replied.
     host: Option<String>,
     port: u16,
+    id: Option<&'a str>,
     metadata: Option<Reply<'a>>,
 }
 
@@ -76,8 +80,11 @@ impl<'a> NodeParts<'a> {
                 .filter(|host| !matches!(*host, "" | "?"))
                 .map(str::to_owned),
             port: parts.next()?.integer()?.try_into().ok()?,
-            // Behind the node's id.
-            metadata: parts.nth(1),
+            id: parts
+                .next()
+                .and_then(Reply::word)
+                .filter(|id| !id.is_empty()),
+            metadata: parts.next(),
         })
     }
 
@@ -130,19 +137,11 @@ pub(super) mod tests {
                 range(7, 16383, &["_\r\n".to_owned(), int(7002), bulk("id")]),
             ]);
             for (has_tls, owner) in [(false, "10.0.0.1"), (true, "a.example")] {
-                let owners: Vec<_> = ranges(first(&reply), &from, has_tls)
-                    .unwrap()
-                    .into_iter()
-                    .map(|range| (range.first, range.last, range.owner.to_string()))
-                    .collect();
-                assert_eq!(
-                    owners,
-                    [
-                        (0, 5, format!("{owner}:7000")),
-                        (6, 6, "seed:7001".to_owned()),
-                        (7, 16383, "seed:7002".to_owned()),
-                    ]
-                );
+                let map = read(first(&reply), &from, has_tls).unwrap();
+                let owners = [0, 5, 6, 7, 16383].map(|slot| map.owner(slot).unwrap().to_string());
+                let owner = format!("{owner}:7000");
+                let expected = [&owner, &owner, "seed:7001", "seed:7002", "seed:7002"];
+                assert_eq!(owners, expected);
             }
         }
     }
@@ -157,7 +156,7 @@ pub(super) mod tests {
             array(&[range(0, 99_999, &[bulk("h"), int(1)])]),
             array(&[range(0, 9, &[bulk("h"), int(99_999)])]),
         ] {
-            assert_eq!(ranges(first(&reply), &from, false), None, "{reply:?}");
+            assert!(read(first(&reply), &from, false).is_none(), "{reply:?}");
         }
     }
 }

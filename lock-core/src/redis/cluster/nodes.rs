@@ -11,10 +11,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::super::credentials;
 use super::super::listening;
 use super::super::maker::NodeMaker;
+use super::super::membership::Membership;
 use super::super::node::Node;
 use super::super::place::NodeAddress;
 use super::super::single::RedisStore;
-use super::map::OwnedRange;
 use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::StoreTraits;
@@ -23,7 +23,7 @@ use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::key::LockKey;
 use lock_protocol::redirect::Destination;
-use lock_protocol::route::{HashSlot, SlotMap, slot_of};
+use lock_protocol::route::{ClusterView, HashSlot, slot_of};
 
 /// One node: the server itself, and the same server for keys that are on their way to it.
 pub(in crate::redis) struct ClusterNode {
@@ -47,9 +47,8 @@ pub(in crate::redis) struct ClusterNodes {
     maker: NodeMaker,
     /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
     seeds: Vec<NodeAddress>,
+    pub(super) membership: Arc<Membership>,
     state: Mutex<KnownNodes>,
-    /// Reads the slot map again.
-    pub(super) wanted: Notify,
     /// A node became known, or was forgotten.
     pub(super) changed: Notify,
     /// A call came after a long time without any.
@@ -64,9 +63,30 @@ pub(in crate::redis) struct ClusterNodes {
 /// For how long after a call the epochs of the nodes are kept up to date.
 const IN_USE: Duration = Duration::from_secs(10);
 
+/// How many nodes a cluster may have, with those that only a redirection has named. Redis advises against more.
+pub(super) const MAX_NODES: usize = 1_000;
+
+/// What a node has told of the cluster.
+pub(super) struct Told {
+    pub(super) view: ClusterView<NodeAddress>,
+    /// Empty without TLS.
+    pub(super) names: NodeNames,
+    /// The ids of the nodes in the map; empty if it has none.
+    pub(super) ids: HashSet<String>,
+}
+
+/// What is done with it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    Use,
+    /// Use it if no node knows more.
+    AskOthers,
+    Ignore,
+}
+
 struct KnownNodes {
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
-    map: SlotMap<NodeAddress>,
+    view: ClusterView<NodeAddress>,
     /// Empty without TLS.
     names: NodeNames,
 }
@@ -79,13 +99,13 @@ impl ClusterNodes {
     ) -> Self {
         Self {
             maker,
+            membership: Arc::new(Membership::new(seeds.clone(), Arc::clone(&reporter))),
             seeds,
             state: Mutex::new(KnownNodes {
                 nodes: HashMap::new(),
-                map: SlotMap::default(),
+                view: ClusterView::default(),
                 names: NodeNames::default(),
             }),
-            wanted: Notify::new(),
             changed: Notify::new(),
             used: Notify::new(),
             last_use: AtomicU64::new(0),
@@ -105,8 +125,8 @@ impl ClusterNodes {
         }
         let made = Arc::new(ClusterNode {
             address: address.clone(),
-            server: self.maker.make_node(address),
-            asking: self.maker.make_asking(address),
+            server: self.maker.make_node(address, &self.membership),
+            asking: self.maker.make_asking(address, &self.membership),
             epoch_reading: tokio::sync::Mutex::new(()),
         });
         let known = {
@@ -118,9 +138,15 @@ impl ClusterNodes {
         known
     }
 
+    /// Returns whether a node may be added that a redirection names.
+    pub(super) fn has_room_for(&self, address: &NodeAddress) -> bool {
+        let nodes = &self.state.lock().nodes;
+        nodes.len() < MAX_NODES || nodes.contains_key(address)
+    }
+
     /// Returns the owner of a slot.
     pub(super) fn owner(&self, slot: HashSlot) -> Result<Arc<ClusterNode>, LockError> {
-        let owner = self.state.lock().map.owner(slot).cloned();
+        let owner = self.state.lock().view.map.owner(slot).cloned();
         match owner {
             Some(address) => Ok(self.node(&address)),
             None => Err(LockError::backend(
@@ -152,7 +178,7 @@ impl ClusterNodes {
     /// Records the owner of one slot, as a node has told it.
     pub(super) fn set_owner(&self, slot: HashSlot, owner: NodeAddress) {
         self.node(&owner).server_node().doubt_epoch();
-        self.state.lock().map.set(slot, owner);
+        self.state.lock().view.map.set(slot, owner);
         self.want_refresh();
     }
 
@@ -174,17 +200,32 @@ impl ClusterNodes {
 
     /// Reads the slot map soon.
     pub(super) fn want_refresh(&self) {
-        self.reporter.waking(|| self.wanted.notify_one());
+        self.membership.want_map();
+    }
+
+    /// Decides whether what a node has told is used.
+    pub(super) fn judge(&self, told: &Told) -> Judgement {
+        let is_ours =
+            told.ids.is_empty() || self.membership.has_any(told.ids.iter().map(String::as_str));
+        if !is_ours {
+            return Judgement::Ignore;
+        }
+        let is_first = self.membership.has_begun_anew();
+        let known = &self.state.lock().view;
+        if is_first || told.view.replaces(known) {
+            Judgement::Use
+        } else if told.view.is_older_than(known) {
+            Judgement::Ignore
+        } else {
+            Judgement::AskOthers
+        }
     }
 
     /// Replaces the slot map, and forgets nodes that own no slot any more.
-    pub(super) fn replace_map(&self, ranges: Vec<OwnedRange>, names: NodeNames) {
-        let map = SlotMap::from_ranges(
-            ranges
-                .into_iter()
-                .map(|range| (range.first, range.last, range.owner)),
-        );
-        let owners: HashSet<NodeAddress> = map.owners().cloned().collect();
+    pub(super) fn replace_map(&self, told: Told) {
+        let Told { view, names, ids } = told;
+        let is_first = self.membership.uses_map(ids);
+        let owners: HashSet<NodeAddress> = view.map.owners().cloned().collect();
         let forgotten: Vec<_> = {
             let mut state = self.state.lock();
             let seeds = &self.seeds;
@@ -194,12 +235,16 @@ impl ClusterNodes {
                 .filter(|known| !owners.contains(known) && !seeds.contains(known))
                 .cloned()
                 .collect();
-            for owner in map.gained_since(&state.map) {
+            for owner in view.map.gained_since(&state.view.map) {
                 if let Some(known) = state.nodes.get(owner) {
                     known.server_node().doubt_epoch();
                 }
             }
-            state.map = map;
+            state.view = if is_first {
+                view
+            } else {
+                view.in_place_of(&state.view)
+            };
             state.names = names;
             gone.iter()
                 .filter_map(|gone| state.nodes.remove(gone))
@@ -216,7 +261,7 @@ impl ClusterNodes {
 
     /// Returns the nodes that own slots, in the order of their addresses.
     pub(super) fn owners(&self) -> Vec<Arc<ClusterNode>> {
-        let mut owners: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        let mut owners: Vec<_> = self.state.lock().view.map.owners().cloned().collect();
         owners.sort_unstable();
         owners.iter().map(|address| self.node(address)).collect()
     }
@@ -228,7 +273,7 @@ impl ClusterNodes {
 
     /// Returns the addresses to ask for the slot map: nodes that own slots, and the seeds.
     pub(super) fn candidates(&self) -> Vec<NodeAddress> {
-        let mut candidates: Vec<_> = self.state.lock().map.owners().cloned().collect();
+        let mut candidates: Vec<_> = self.state.lock().view.map.owners().cloned().collect();
         let unknown = self.seeds.iter().filter(|seed| !candidates.contains(seed));
         let unknown: Vec<_> = unknown.cloned().collect();
         candidates.extend(unknown);
@@ -248,6 +293,7 @@ impl ClusterNodes {
         let first = self
             .state
             .lock()
+            .view
             .map
             .first_owned()
             .map(|(slot, at)| (slot, at.clone()));

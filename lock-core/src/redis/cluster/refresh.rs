@@ -12,7 +12,7 @@ use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
 use super::map;
 use super::names::NodeNames;
-use super::nodes::{ClusterNode, ClusterNodes};
+use super::nodes::{ClusterNode, ClusterNodes, Judgement, MAX_NODES, Told};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
 use crate::telemetry::LockEvent;
@@ -23,6 +23,7 @@ use lock_protocol::identity::{Info, Role, time_of};
 use lock_protocol::op::Refusal;
 use lock_protocol::redirect::Destination;
 use lock_protocol::resp::{CommandBuf, Replies, Reply};
+use lock_protocol::route::ClusterView;
 
 /// How long a node may take to reply over an open connection.
 const REPLY: Duration = Duration::from_millis(300);
@@ -65,7 +66,8 @@ impl ClusterNodes {
                 left => stagger(STAGGER, left, deadline),
             };
             match tokio::time::timeout(pause, reading.join_next()).await {
-                Ok(Some(Ok((_, Ok(()))))) => {
+                Ok(Some(Ok((_, Ok(told))))) => {
+                    self.replace_map(told);
                     self.report_unusable(&failures);
                     return Ok(());
                 }
@@ -111,30 +113,45 @@ impl ClusterNodes {
     }
 
     /// Reads the map from one node, which must own slots or know who does.
-    async fn read_map(&self, node: &ClusterNode, limit: Duration) -> Result<(), LockError> {
+    async fn read_map(&self, node: &ClusterNode, limit: Duration) -> Result<Told, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &node.server.client.pool;
         let connection = pool.for_current_runtime(deadline).await?;
-        let question = |out: &mut CommandBuf<'_>| {
+        let questions = |out: &mut CommandBuf<'_>| {
+            // First, so that the map is not older than the epoch.
+            out.command("CLUSTER").arg("INFO");
             out.command("CLUSTER").arg("SLOTS");
         };
-        let replies = connection.ask(question, 1, deadline.left()).await?;
-        let reply = accepted(Replies::new(&replies).next()).map_err(|refusal| {
+        let replies = connection.ask(questions, 2, deadline.left()).await?;
+        let mut replies = Replies::new(&replies);
+        let info = replies.next().and_then(Info::read);
+        let reply = accepted(replies.next()).map_err(|refusal| {
             let text = format!(
                 "the node at {} does not tell the slots of the cluster",
                 node.address
             );
             LockError::refused_as(text, &refusal)
         })?;
-        let ranges = map::ranges(reply, &node.address, self.has_tls());
-        match ranges {
-            Some(ranges) if !ranges.is_empty() => {
-                self.replace_map(ranges, self.names_of(reply, node));
-                Ok(())
-            }
-            _ => Err(LockError::backend(
+        let map = map::read(reply, &node.address, self.has_tls()).unwrap_or_default();
+        match map.owners().count() {
+            0 => Err(LockError::backend(
                 BackendErrorKind::ClusterDown,
                 format!("the node at {} knows no slot of the cluster", node.address),
+            )),
+            1..=MAX_NODES => Ok(Told {
+                view: ClusterView {
+                    map,
+                    epoch: info.and_then(Info::current_epoch),
+                },
+                names: self.names_of(reply, node),
+                ids: map::ids(reply),
+            }),
+            owners => Err(LockError::backend(
+                BackendErrorKind::Unsupported,
+                format!(
+                    "the node at {} names {owners} nodes, and a cluster has at most {MAX_NODES}",
+                    node.address
+                ),
             )),
         }
     }
@@ -204,7 +221,8 @@ impl ClusterNodes {
     pub(super) async fn keep_fresh(self: Arc<Self>) {
         let mut jitter = Jitter::from_os();
         loop {
-            let wanted = tokio::time::timeout(LONGEST_PAUSE, self.wanted.notified());
+            let wanted = self.membership.map_wanted.notified();
+            let wanted = tokio::time::timeout(LONGEST_PAUSE, wanted);
             let _wanted_or_due = wanted.await;
             let mut candidates = self.candidates();
             // A node that does not reply costs time.
@@ -212,14 +230,33 @@ impl ClusterNodes {
                 let is_down = self.node(address).server.client.pool.seems_down();
                 (is_down, jitter.anywhere_in(LONGEST_PAUSE))
             });
-            for address in candidates {
-                let node = self.node(&address);
-                if self.read_map(&node, REPLY).await.is_ok() {
-                    break;
-                }
-            }
+            self.refresh(candidates).await;
             self.read_epochs().await;
             tokio::time::sleep(SHORTEST_PAUSE).await;
+        }
+    }
+
+    /// Asks one node after the other, until one tells a map that replaces the one in use. If none does, the nodes don't
+    /// know an owner for some slots.
+    async fn refresh(&self, candidates: Vec<NodeAddress>) {
+        let mut best: Option<Told> = None;
+        for address in candidates {
+            let Ok(told) = self.read_map(&self.node(&address), REPLY).await else {
+                continue;
+            };
+            match self.judge(&told) {
+                Judgement::Use => return self.replace_map(told),
+                Judgement::AskOthers => {
+                    let before = best.as_ref();
+                    if before.is_none_or(|before| told.view.knows_more_than(&before.view)) {
+                        best = Some(told);
+                    }
+                }
+                Judgement::Ignore => {}
+            }
+        }
+        if let Some(best) = best {
+            self.replace_map(best);
         }
     }
 

@@ -36,6 +36,5 @@ mod single;
 mod tls;
 mod transport;
 pub(crate) mod url;
-mod witness;
 
 pub(crate) use connect::connect;

@@ -13,6 +13,8 @@ use super::errors::{
     no_resp3,
 };
 use super::login::LoginError;
+#[cfg(feature = "cluster")]
+use super::membership::{Shared, ids_of};
 use super::node::Node;
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
@@ -367,18 +369,18 @@ impl Handshake {
         let (Some(membership), Some(id)) = (&node.membership, id.and_then(|id| id.word())) else {
             return Ok(());
         };
-        if membership.has_any([id]) {
+        if membership.has(id) {
             return Ok(());
         }
-        // It may have joined after the slot map was read. Then it knows the nodes of the map.
+        // It may have joined after the slot map was read. Then it knows nodes of the map.
         let question = |out: &mut CommandBuf<'_>| {
-            out.command("CLUSTER").arg("NODES");
+            out.command("CLUSTER").arg("SLOTS");
         };
         let replies = ask(node, stream, question).await?;
-        let lines = accepted(Replies::new(&replies).next()).ok();
-        let lines = lines.and_then(Info::read).map_or("", Info::as_str);
-        let ids = lines.lines().filter_map(|line| line.split(' ').next());
-        if membership.has_any(ids) || membership.begins_anew(&node.address) {
+        let ids = Replies::new(&replies).next().map(ids_of);
+        let knows_others =
+            ids.is_some_and(|ids| !ids.is_empty() && membership.shared(&ids) != Shared::None);
+        if knows_others {
             return Ok(());
         }
         Err(node.is_foreign(&self.reporter))

@@ -10,8 +10,8 @@ use tokio::task::JoinSet;
 #[cfg(feature = "cluster")]
 use super::membership::Membership;
 use super::place::NodeAddress;
-use super::witness::Witness;
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::Boxed;
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Moment};
@@ -65,6 +65,21 @@ const RESP2_FOR: Duration = Duration::from_secs(600);
 /// How long they do so at first, if the server may have refused for another reason. The time doubles each time.
 const RESP2_AT_FIRST: Duration = Duration::from_secs(5);
 
+/// A connection, as its node sees it.
+pub(super) trait Witness: Send + Sync {
+    fn is_open(&self) -> bool;
+
+    /// Returns the run id of the process to which it leads.
+    fn run_id(&self) -> u64;
+
+    /// Returns the address to which it leads; `None` for a Unix socket.
+    fn peer(&self) -> Option<IpAddr>;
+
+    /// Asks the server whether it has become a replica, and takes a server that doesn't tell its role for a primary.
+    /// Returns `None` if no reply comes in time.
+    fn is_replica(&self, limit: Duration) -> Boxed<'_, Option<bool>>;
+}
+
 /// What the connections say of the process of a server.
 enum Word {
     Serves,
@@ -116,10 +131,6 @@ impl Node {
 
     /// Records a connection for commands.
     pub(super) fn registers(&self, connection: Weak<dyn Witness>) {
-        #[cfg(feature = "cluster")]
-        if let Some(membership) = &self.membership {
-            membership.registers(Weak::clone(&connection));
-        }
         let mut connections = self.connections.lock();
         connections.retain(|known| known.strong_count() > 0);
         connections.push(connection);
@@ -204,12 +215,15 @@ impl Node {
     /// Returns the error for a server that doesn't belong to the cluster in use, and reports it once.
     #[cfg(feature = "cluster")]
     pub(super) fn is_foreign(&self, reporter: &Reporter) -> LockError {
+        if let Some(membership) = &self.membership {
+            membership.found_foreign(&self.address);
+        }
         if !self.is_other_known.swap(true, Ordering::AcqRel) {
             reporter.emit(&LockEvent::ServerRestricted {
                 server: &self.server,
                 command: "CLUSTER MYID",
                 effect: "it is not used, because its locks are not those of this cluster",
-                error: "the server at the address of a node belongs to another cluster",
+                error: "the server at the address of a node is not known to the other nodes",
             });
         }
         LockError::advised(

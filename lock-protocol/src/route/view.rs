@@ -2,7 +2,7 @@
 //!
 //! Nodes learn of changes from each other. One that was cut off knows an earlier map, and one that has just joined may
 //! know only a part of it. Calls that follow such a map may reach a primary that was replaced. So a map is used at once
-//! only if it is not older than the map in use and each slot keeps an owner. Otherwise the other nodes are asked first.
+//! only if it is of the same epoch at least and each slot keeps an owner. Otherwise the other nodes are asked first.
 
 use super::slots::SlotMap;
 
@@ -10,8 +10,9 @@ use super::slots::SlotMap;
 #[derive(Clone, Debug)]
 pub struct ClusterView<A> {
     pub map: SlotMap<A>,
-    /// `cluster_current_epoch` of `CLUSTER INFO`, read before the map; `None` if the node doesn't tell it. It grows
-    /// with each failover and each move of a slot, and never falls as long as the cluster exists.
+    /// `cluster_current_epoch` of `CLUSTER INFO`, read before the map; `None` if the node doesn't tell it. It grows with
+    /// each failover, some moment before the slots have another owner, and with most moves of a slot. A later epoch
+    /// doesn't show that the map has every change; an earlier one shows that a change may be missing.
     pub epoch: Option<u64>,
 }
 
@@ -30,7 +31,7 @@ impl<A: PartialEq> ClusterView<A> {
         !self.is_older_than(known) && self.map.covers(&known.map)
     }
 
-    /// Returns whether the node has missed a change. Its view is never used.
+    /// Returns whether the node may have missed a change that the known view has.
     pub fn is_older_than(&self, known: &Self) -> bool {
         match (self.epoch, known.epoch) {
             (Some(epoch), Some(known)) => epoch < known,
@@ -85,7 +86,7 @@ mod tests {
         let known = view(7, &ALL);
         for part in [view(7, &ALL[..1]), view(9, &ALL[1..])] {
             assert!(!part.replaces(&known), "{part:?}");
-            // If no node knows more, the slots have no owner.
+            // If no node knows more, it is used.
             assert!(!part.is_older_than(&known), "{part:?}");
         }
         // The same slots have other owners.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::super::membership::ids_of;
 use super::super::place::NodeAddress;
 use lock_protocol::resp::Reply;
 use lock_protocol::route::{HashSlot, SLOTS, SlotMap};
@@ -25,12 +26,14 @@ pub(super) fn read(
     Some(SlotMap::from_ranges(ranges?))
 }
 
-/// Reads the ids of all nodes, with the replicas.
-pub(super) fn ids(reply: Reply<'_>) -> HashSet<String> {
-    let ranges = reply.items().into_iter().flatten();
-    let nodes = ranges.flat_map(|range| range.items().into_iter().flatten().skip(2));
-    let id = |node: Reply<'_>| NodeParts::read(node)?.id.map(str::to_owned);
-    nodes.filter_map(id).collect()
+/// Returns the ids of all nodes, with the replicas, if the node that tells them has one of them. Some services put a proxy
+/// in front of a cluster, whose nodes have other ids than the slot map. Then no node can be recognized by its id.
+pub(super) fn ids_by(own_id: Option<&str>, reply: Reply<'_>) -> HashSet<String> {
+    let ids = ids_of(reply);
+    match own_id {
+        Some(own_id) if ids.contains(own_id) => ids,
+        _ => HashSet::new(),
+    }
 }
 
 fn slot(reply: Reply<'_>) -> Option<HashSlot> {
@@ -67,7 +70,6 @@ struct NodeParts<'a> {
     /// `None` if it is that of the node which replied.
     host: Option<String>,
     port: u16,
-    id: Option<&'a str>,
     metadata: Option<Reply<'a>>,
 }
 
@@ -80,11 +82,8 @@ impl<'a> NodeParts<'a> {
                 .filter(|host| !matches!(*host, "" | "?"))
                 .map(str::to_owned),
             port: parts.next()?.integer()?.try_into().ok()?,
-            id: parts
-                .next()
-                .and_then(Reply::word)
-                .filter(|id| !id.is_empty()),
-            metadata: parts.next(),
+            // Behind the node's id.
+            metadata: parts.nth(1),
         })
     }
 
@@ -143,6 +142,20 @@ pub(super) mod tests {
                 let expected = [&owner, &owner, "seed:7001", "seed:7002", "seed:7002"];
                 assert_eq!(owners, expected);
             }
+        }
+    }
+
+    #[test]
+    fn ids_count_if_a_node_tells_its_own() {
+        let node = |id: &str| vec![bulk("h"), int(1), bulk(id)];
+        let nodes = array(&[int(0), int(9), array(&node("a")), array(&node("b"))]);
+        let reply = array(&[nodes, range(10, 11, &[bulk("h"), int(2)])]);
+        let all = HashSet::from(["a", "b"].map(str::to_owned));
+        for own_id in ["a", "b"] {
+            assert_eq!(ids_by(Some(own_id), first(&reply)), all);
+        }
+        for own_id in [None, Some("x"), Some("")] {
+            assert_eq!(ids_by(own_id, first(&reply)), HashSet::new());
         }
     }
 

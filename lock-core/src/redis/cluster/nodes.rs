@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::super::credentials;
 use super::super::listening;
 use super::super::maker::NodeMaker;
-use super::super::membership::Membership;
+use super::super::membership::{Membership, Shared};
 use super::super::node::Node;
 use super::super::place::NodeAddress;
 use super::super::single::RedisStore;
@@ -47,8 +47,10 @@ pub(in crate::redis) struct ClusterNodes {
     maker: NodeMaker,
     /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
     seeds: Vec<NodeAddress>,
-    pub(super) membership: Arc<Membership>,
+    membership: Arc<Membership>,
     state: Mutex<KnownNodes>,
+    /// Reads the slot map again.
+    pub(super) wanted: Notify,
     /// A node became known, or was forgotten.
     pub(super) changed: Notify,
     /// A call came after a long time without any.
@@ -71,7 +73,7 @@ pub(super) struct Told {
     pub(super) view: ClusterView<NodeAddress>,
     /// Empty without TLS.
     pub(super) names: NodeNames,
-    /// The ids of the nodes in the map; empty if it has none.
+    /// The ids of the nodes in the map; empty if they say nothing about the servers.
     pub(super) ids: HashSet<String>,
 }
 
@@ -80,8 +82,11 @@ pub(super) struct Told {
 pub(super) enum Judgement {
     Use,
     /// Use it if no node knows more.
-    AskOthers,
-    Ignore,
+    AskOthers(Shared),
+    /// The node has missed a change.
+    Older,
+    /// The node doesn't belong to the cluster.
+    Foreign,
 }
 
 struct KnownNodes {
@@ -99,13 +104,14 @@ impl ClusterNodes {
     ) -> Self {
         Self {
             maker,
-            membership: Arc::new(Membership::new(seeds.clone(), Arc::clone(&reporter))),
+            membership: Arc::new(Membership::new(seeds.clone())),
             seeds,
             state: Mutex::new(KnownNodes {
                 nodes: HashMap::new(),
                 view: ClusterView::default(),
                 names: NodeNames::default(),
             }),
+            wanted: Notify::new(),
             changed: Notify::new(),
             used: Notify::new(),
             last_use: AtomicU64::new(0),
@@ -200,29 +206,54 @@ impl ClusterNodes {
 
     /// Reads the slot map soon.
     pub(super) fn want_refresh(&self) {
-        self.membership.want_map();
+        self.reporter.waking(|| self.wanted.notify_one());
     }
 
     /// Decides whether what a node has told is used.
     pub(super) fn judge(&self, told: &Told) -> Judgement {
-        let is_ours =
-            told.ids.is_empty() || self.membership.has_any(told.ids.iter().map(String::as_str));
-        if !is_ours {
-            return Judgement::Ignore;
+        if self.membership.is_new() {
+            return Judgement::Use;
         }
-        let is_first = self.membership.has_begun_anew();
+        let shared = self.membership.shared(&told.ids);
         let known = &self.state.lock().view;
-        if is_first || told.view.replaces(known) {
-            Judgement::Use
+        if shared == Shared::None {
+            Judgement::Foreign
         } else if told.view.is_older_than(known) {
-            Judgement::Ignore
+            Judgement::Older
+        } else if shared == Shared::Most && told.view.replaces(known) {
+            Judgement::Use
         } else {
-            Judgement::AskOthers
+            Judgement::AskOthers(shared)
         }
     }
 
-    /// Replaces the slot map, and forgets nodes that own no slot any more.
-    pub(super) fn replace_map(&self, told: Told) {
+    /// Ends the connections to a node that doesn't belong to the cluster any more.
+    pub(super) fn leave(&self, address: &NodeAddress) {
+        self.membership.found_foreign(address);
+        let left = self.state.lock().nodes.remove(address);
+        self.reporter.waking(|| self.changed.notify_one());
+        drop(left);
+    }
+
+    /// Forgets the cluster, none of whose nodes replies, if an address of the URL leads to another one.
+    pub(super) fn begin_anew(&self) {
+        if !self.membership.begins_anew() {
+            return;
+        }
+        let former = {
+            let mut state = self.state.lock();
+            state.view = ClusterView::default();
+            state.names = NodeNames::default();
+            std::mem::take(&mut state.nodes)
+        };
+        self.reporter.waking(|| self.changed.notify_one());
+        drop(former);
+        self.want_refresh();
+    }
+
+    /// Replaces the slot map by that of a node, and forgets nodes that own no slot any more. Before the first map, any
+    /// server was used. So all but the one that tells it are forgotten, and their next connections show who they are.
+    pub(super) fn replace_map(&self, told: Told, teller: &NodeAddress) {
         let Told { view, names, ids } = told;
         let is_first = self.membership.uses_map(ids);
         let owners: HashSet<NodeAddress> = view.map.owners().cloned().collect();
@@ -232,7 +263,13 @@ impl ClusterNodes {
             let gone: Vec<_> = state
                 .nodes
                 .keys()
-                .filter(|known| !owners.contains(known) && !seeds.contains(known))
+                .filter(|known| {
+                    if is_first {
+                        *known != teller
+                    } else {
+                        !owners.contains(known) && !seeds.contains(known)
+                    }
+                })
                 .cloned()
                 .collect();
             for owner in view.map.gained_since(&state.view.map) {
@@ -240,7 +277,7 @@ impl ClusterNodes {
                     known.server_node().doubt_epoch();
                 }
             }
-            state.view = if is_first {
+            state.view = if is_first || view.is_older_than(&state.view) {
                 view
             } else {
                 view.in_place_of(&state.view)

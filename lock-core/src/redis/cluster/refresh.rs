@@ -1,5 +1,6 @@
 //! Reads the slot map and the epochs of the nodes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio::task::JoinSet;
 use super::super::dial::stagger;
 use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
+use super::super::membership::Shared;
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
 use super::map;
@@ -17,7 +19,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
 use crate::telemetry::LockEvent;
 use lock_protocol::backoff::Jitter;
-use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::codec::accepted;
 use lock_protocol::identity::{Info, Role, time_of};
 use lock_protocol::op::Refusal;
@@ -33,10 +35,64 @@ const STAGGER: Duration = Duration::from_millis(50);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pause between two readings while no node of the cluster replies.
+const PAUSE_IF_SILENT: Duration = Duration::from_secs(1);
+/// How long no node of the cluster has replied when another cluster at an address of the URL takes its place.
+const GONE_AFTER: Duration = Duration::from_secs(10);
 /// The pause between two readings of the epochs while the manager is in use.
 const EPOCH_PAUSE: Duration = Duration::from_secs(1);
 /// A call that gives out a token asks for the epoch if that was done longer ago.
 const EPOCH_AGE: Duration = Duration::from_secs(2);
+
+/// What the nodes have told, if none has told a map that is used at once.
+#[derive(Default)]
+struct Round {
+    /// The best map that is not older than the one in use.
+    best: Option<(Shared, Told, NodeAddress)>,
+    /// The best of the older ones.
+    older: Option<(Told, NodeAddress)>,
+    tellers_of_older: HashSet<NodeAddress>,
+}
+
+impl Round {
+    fn add(&mut self, shared: Shared, told: Told, teller: NodeAddress) {
+        let is_better = self.best.as_ref().is_none_or(|(before, best, _)| {
+            shared > *before || (shared == *before && told.view.knows_more_than(&best.view))
+        });
+        if is_better {
+            self.best = Some((shared, told, teller));
+        }
+    }
+
+    fn add_older(&mut self, told: Told, teller: NodeAddress) {
+        self.tellers_of_older.insert(teller.clone());
+        let best = self.older.as_ref();
+        if best.is_none_or(|(best, _)| told.view.knows_more_than(&best.view)) {
+            self.older = Some((told, teller));
+        }
+    }
+
+    fn has_replies(&self) -> bool {
+        self.best.is_some() || self.older.is_some()
+    }
+
+    /// Returns the map to use, and who told it. One of a later epoch that no node knows any more gives way to one that
+    /// most of its owners tell: the only node that knew the epoch may be gone.
+    fn best(self) -> Option<(Told, NodeAddress)> {
+        if let Some((_, told, teller)) = self.best {
+            return Some((told, teller));
+        }
+        let (told, teller) = self.older?;
+        let owners = told.view.map.owners();
+        let (of_owners, all) = owners.fold((0, 0), |(told, all), owner| {
+            (
+                told + usize::from(self.tellers_of_older.contains(owner)),
+                all + 1,
+            )
+        });
+        (2 * of_owners > all).then_some((told, teller))
+    }
+}
 
 impl ClusterNodes {
     /// Reads the first slot map from the first node that tells it. The nodes are asked 50 ms apart, so that a node that is
@@ -66,8 +122,8 @@ impl ClusterNodes {
                 left => stagger(STAGGER, left, deadline),
             };
             match tokio::time::timeout(pause, reading.join_next()).await {
-                Ok(Some(Ok((_, Ok(told))))) => {
-                    self.replace_map(told);
+                Ok(Some(Ok((node, Ok(told))))) => {
+                    self.replace_map(told, &node.address);
                     self.report_unusable(&failures);
                     return Ok(());
                 }
@@ -121,8 +177,9 @@ impl ClusterNodes {
             // First, so that the map is not older than the epoch.
             out.command("CLUSTER").arg("INFO");
             out.command("CLUSTER").arg("SLOTS");
+            out.command("CLUSTER").arg("MYID");
         };
-        let replies = connection.ask(questions, 2, deadline.left()).await?;
+        let replies = connection.ask(questions, 3, deadline.left()).await?;
         let mut replies = Replies::new(&replies);
         let info = replies.next().and_then(Info::read);
         let reply = accepted(replies.next()).map_err(|refusal| {
@@ -132,6 +189,7 @@ impl ClusterNodes {
             );
             LockError::refused_as(text, &refusal)
         })?;
+        let own_id = replies.next().and_then(Reply::word);
         let map = map::read(reply, &node.address, self.has_tls()).unwrap_or_default();
         match map.owners().count() {
             0 => Err(LockError::backend(
@@ -144,7 +202,7 @@ impl ClusterNodes {
                     epoch: info.and_then(Info::current_epoch),
                 },
                 names: self.names_of(reply, node),
-                ids: map::ids(reply),
+                ids: map::ids_by(own_id, reply),
             }),
             owners => Err(LockError::backend(
                 BackendErrorKind::Unsupported,
@@ -220,44 +278,57 @@ impl ClusterNodes {
     /// Keeps the map and the epochs up to date for as long as it is polled.
     pub(super) async fn keep_fresh(self: Arc<Self>) {
         let mut jitter = Jitter::from_os();
+        let mut silent_since: Option<Moment> = None;
         loop {
-            let wanted = self.membership.map_wanted.notified();
-            let wanted = tokio::time::timeout(LONGEST_PAUSE, wanted);
-            let _wanted_or_due = wanted.await;
+            let pause = if silent_since.is_some() {
+                PAUSE_IF_SILENT
+            } else {
+                LONGEST_PAUSE
+            };
+            let _wanted_or_due = tokio::time::timeout(pause, self.wanted.notified()).await;
             let mut candidates = self.candidates();
             // A node that does not reply costs time.
             candidates.sort_by_cached_key(|address| {
                 let is_down = self.node(address).server.client.pool.seems_down();
                 (is_down, jitter.anywhere_in(LONGEST_PAUSE))
             });
-            self.refresh(candidates).await;
+            if self.refresh(candidates).await {
+                silent_since = None;
+            } else {
+                let now = Clock::System.now();
+                let since = *silent_since.get_or_insert(now);
+                if now.since(since) >= GONE_AFTER {
+                    self.begin_anew();
+                }
+            }
             self.read_epochs().await;
             tokio::time::sleep(SHORTEST_PAUSE).await;
         }
     }
 
-    /// Asks one node after the other, until one tells a map that replaces the one in use. If none does, the nodes don't
-    /// know an owner for some slots.
-    async fn refresh(&self, candidates: Vec<NodeAddress>) {
-        let mut best: Option<Told> = None;
+    /// Asks one node after the other, until one tells a map that replaces the one in use. Returns whether a node of the
+    /// cluster has replied.
+    async fn refresh(&self, candidates: Vec<NodeAddress>) -> bool {
+        let mut round = Round::default();
         for address in candidates {
             let Ok(told) = self.read_map(&self.node(&address), REPLY).await else {
                 continue;
             };
             match self.judge(&told) {
-                Judgement::Use => return self.replace_map(told),
-                Judgement::AskOthers => {
-                    let before = best.as_ref();
-                    if before.is_none_or(|before| told.view.knows_more_than(&before.view)) {
-                        best = Some(told);
-                    }
+                Judgement::Use => {
+                    self.replace_map(told, &address);
+                    return true;
                 }
-                Judgement::Ignore => {}
+                Judgement::AskOthers(shared) => round.add(shared, told, address),
+                Judgement::Older => round.add_older(told, address),
+                Judgement::Foreign => self.leave(&address),
             }
         }
-        if let Some(best) = best {
-            self.replace_map(best);
+        let has_replies = round.has_replies();
+        if let Some((told, teller)) = round.best() {
+            self.replace_map(told, &teller);
         }
+        has_replies
     }
 
     /// Keeps the epochs of a manager in use up to date for as long as it is polled, so that its calls seldom
@@ -354,4 +425,66 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
         of.client.pool.connector.node().epoch_told(&reply);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_protocol::route::SlotMap;
+
+    fn at(host: &str) -> NodeAddress {
+        NodeAddress::Tcp(host.into(), 7000)
+    }
+
+    /// A map with a slot for each of these owners.
+    fn told(epoch: u64, owners: &[&str]) -> Told {
+        let slots = (0..).zip(owners);
+        let map = SlotMap::from_ranges(slots.map(|(slot, owner)| (slot, slot, at(owner))));
+        Told {
+            view: ClusterView {
+                map,
+                epoch: Some(epoch),
+            },
+            names: NodeNames::default(),
+            ids: HashSet::new(),
+        }
+    }
+
+    fn best(round: Round) -> Option<(Option<u64>, usize)> {
+        let (told, _teller) = round.best()?;
+        Some((told.view.epoch, told.view.map.owned()))
+    }
+
+    #[test]
+    fn map_with_most_nodes_of_the_cluster_is_better_than_a_later_one_of_others() {
+        let mut round = Round::default();
+        assert!(!round.has_replies());
+        round.add(Shared::Few, told(9, &["x", "y", "z"]), at("x"));
+        round.add(Shared::Most, told(7, &["a"]), at("a"));
+        round.add(Shared::Most, told(7, &["a", "b"]), at("b"));
+        round.add(Shared::Few, told(9, &["x", "y", "z"]), at("y"));
+        assert!(round.has_replies());
+        assert_eq!(best(round), Some((Some(7), 2)));
+    }
+
+    #[test]
+    fn older_map_is_used_if_most_of_its_owners_tell_it() {
+        let tells = |tellers: &[&str]| {
+            let mut round = Round::default();
+            for teller in tellers {
+                round.add_older(told(6, &["a", "b", "c", "d"]), at(teller));
+            }
+            assert!(round.has_replies());
+            best(round)
+        };
+        assert_eq!(tells(&["a", "b", "x", "y"]), None);
+        assert_eq!(tells(&["a", "b", "c"]), Some((Some(6), 4)));
+        // One node that knows the epoch is enough.
+        let mut round = Round::default();
+        for teller in ["a", "b", "c", "d"] {
+            round.add_older(told(6, &["a", "b", "c", "d"]), at(teller));
+        }
+        round.add(Shared::Most, told(7, &["e"]), at("e"));
+        assert_eq!(best(round), Some((Some(7), 1)));
+    }
 }

@@ -128,7 +128,7 @@ async fn cluster_that_was_set_up_anew_is_used_once_the_former_one_is_gone() {
     eventually_async(SOON, async || {
         let clients = next.cli(&["CLIENT", "LIST"]);
         let all = clients.text().matches("name=lock:").count();
-        all > proxies.iter().map(Proxy::open).sum()
+        all > proxies.iter().map(Proxy::open).sum::<usize>()
     })
     .await;
     // One of the former nodes is back.

@@ -107,6 +107,32 @@ impl QuorumLease {
         self.advance(server, Healing::NotBegun, Healing::Raising);
     }
 
+    /// Another holder had the key at the server, and the lock was granted without it.
+    pub(super) fn was_refused(&mut self, server: usize) {
+        if let Some(server) = self.servers.get_mut(server) {
+            server.vote = RenewalVote::NotOurs;
+        }
+    }
+
+    /// Returns whether a server refused the key in this round, and is not being healed.
+    pub fn has_refusals(&self) -> bool {
+        self.servers.iter().any(LeaseServer::is_refused)
+    }
+
+    /// Asks the servers again that refused the key when the lease was granted. Until they have it, one server that
+    /// restarts can end the lease.
+    pub fn ask_again(&mut self, now: Moment) {
+        if self.ends_at().is_none_or(|ends_at| ends_at <= now) {
+            return;
+        }
+        for (number, server) in self.servers.iter_mut().enumerate() {
+            if server.is_refused() {
+                server.healing = Healing::Acquiring;
+                self.actions.push(QuorumAction::Heal(number));
+            }
+        }
+    }
+
     /// Begins a renewal at all servers. Confirmations of commands that were sent earlier do not count
     /// any more: the server may have restarted since.
     pub fn begin_round(&mut self, now: Moment) {
@@ -249,7 +275,9 @@ impl QuorumLease {
         }
         self.token = Some(given);
         for (number, other) in self.servers.iter().enumerate() {
-            if other.ends_at.is_some() || number == server {
+            // One that is being healed too would tell a lower token.
+            let is_raising = other.healing == Healing::Raising;
+            if other.ends_at.is_some() || is_raising {
                 self.actions.push(QuorumAction::Raise(number, given));
             }
         }
@@ -343,6 +371,13 @@ impl Healing {
 }
 
 impl LeaseServer {
+    fn is_refused(&self) -> bool {
+        self.standing == Standing::Trusted
+            && self.vote == RenewalVote::NotOurs
+            && self.ends_at.is_none()
+            && !self.healing.is_running()
+    }
+
     fn counts(&self) -> bool {
         self.standing != Standing::Quarantined
     }

@@ -1,6 +1,8 @@
 //! Servers of a minority that are slower than the others, miss a command, or keep a key that was released.
 
-use test_support::Proxy;
+use std::collections::HashSet;
+
+use test_support::{Proxy, Reply};
 
 use super::*;
 
@@ -51,6 +53,38 @@ async fn slow_server_gets_the_lock_after_the_grant() {
         held.release().await.unwrap();
         eventually_async(SOON, async || quorum.holders() == 0).await;
     }
+}
+
+/// Two servers had another holder at the grant, which left. The first renewal would come after 100 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_a_rival_has_left_get_the_lock_soon_after_the_grant() {
+    let quorum = Quorum::start();
+    let mut rivals = Vec::new();
+    for server in &quorum.0[3..] {
+        let rival = LockManager::connect(&server.url()).await.unwrap();
+        rivals.push(rival.lock(NAME).ttl(LONG).acquire().await.unwrap());
+    }
+    let locks = quorum.connect().await;
+    let held = locks
+        .lock(NAME)
+        .ttl(LONG)
+        .wait(WAIT)
+        .acquire()
+        .await
+        .unwrap();
+    for rival in rivals {
+        rival.release().await.unwrap();
+    }
+    eventually_async(LONG / 6, async || quorum.holders() == 5).await;
+    // All of them tell the same token.
+    eventually_async(LONG / 6, async || {
+        let values = quorum.0.iter().map(|server| server.cli(&["GET", KEY]));
+        let token = |value: Reply| value.text().split(' ').nth(1).unwrap().to_owned();
+        values.map(token).collect::<HashSet<_>>().len() == 1
+    })
+    .await;
+    held.release().await.unwrap();
+    eventually_async(SOON, async || quorum.holders() == 0).await;
 }
 
 /// The release of a lock does not overtake its acquire at a server that was too slow for the grant, also in a batch.

@@ -275,10 +275,10 @@ impl QuorumAttempt {
         self.servers.hold(self.order.owner_id, held);
     }
 
-    /// Lets the servers reply that were slower than the majority. Without them, the lock would be at the majority
-    /// only until its first renewal, and one server that restarts would end it.
+    /// Lets the servers reply that were slower than the majority, and asks those again that had another holder. Without
+    /// them, the lock would be at the majority only until its first renewal, and one server that restarts would end it.
     fn complete(self, sent: &SentAcquires) {
-        if self.running.is_empty() {
+        if self.running.is_empty() && !self.is_busy.contains(&true) {
             return;
         }
         let renewal = sent.renewal(Clock::System.now());

@@ -79,7 +79,12 @@ pub(super) async fn renew(
     }
 }
 
-/// Counts the replies of servers that were slower than the majority that granted a lock.
+/// How long after one another servers are asked again that had another holder at the grant. A rival gives up its keys
+/// as soon as it knows that it has no majority.
+const ASK_AGAIN_AFTER_MS: [u64; 4] = [100, 200, 400, 800];
+
+/// Counts the replies of servers that were slower than the majority that granted a lock. Then asks those again that had
+/// another holder, until they have the lease or its first renewal begins.
 pub(super) async fn complete(
     servers: Arc<QuorumServers>,
     renewal: Renewal,
@@ -97,11 +102,18 @@ pub(super) async fn complete(
         let reply = tokio::select! {
             Some(joined) = votes.join_next() => joined.map(RenewalReply::of_first_lease),
             Some(joined) = completing.running.join_next() => joined,
-            else => return,
+            else => break,
         };
         if let Ok(reply) = reply {
             completing.count(reply);
         }
+    }
+    for pause in ASK_AGAIN_AFTER_MS {
+        if !completing.has_refusals() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        completing.ask_again().await;
     }
 }
 
@@ -185,6 +197,25 @@ impl QuorumRenewing {
             }
             if done.is_none() && self.running.is_empty() {
                 return;
+            }
+        }
+    }
+
+    /// Returns whether a server refused the only lease in this round.
+    fn has_refusals(&self) -> bool {
+        let (owner_id, round) = (self.renewals[0].owner_id, self.rounds[0]);
+        let refused =
+            |held: &mut HeldQuorum| Some(held.round) == round && held.lease.has_refusals();
+        self.servers.with_held(owner_id, refused) == Some(true)
+    }
+
+    /// Asks these servers again, and counts what they reply.
+    async fn ask_again(&mut self) {
+        self.deadline = Deadline::after(Clock::System, self.servers.command_timeout);
+        self.on_lease(0, |held| held.lease.ask_again(Clock::System.now()));
+        while let Some(joined) = self.running.join_next().await {
+            if let Ok(reply) = joined {
+                self.count(reply);
             }
         }
     }

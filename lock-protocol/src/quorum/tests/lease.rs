@@ -112,6 +112,65 @@ fn busy_or_failed_server_after_the_grant_does_not_count() {
 }
 
 #[test]
+fn server_that_had_another_holder_is_asked_again() {
+    let mut lease = lease(&[0, 1, 2]);
+    assert!(!lease.has_refusals());
+    lease.was_refused(3);
+    lease.may_still_hold(4);
+    assert!(lease.has_refusals());
+    lease.ask_again(at(100));
+    assert_eq!(lease.actions(), [Heal(3)]);
+    // Not twice at the same time.
+    lease.ask_again(at(110));
+    assert_eq!(lease.actions(), []);
+    lease.busy(3);
+    assert!(lease.has_refusals());
+    lease.ask_again(at(200));
+    assert_eq!(lease.actions(), [Heal(3)]);
+    lease.held(3, confirmed(39, 200), at(210));
+    assert_eq!(lease.actions(), [Raise(3, token(40))]);
+    lease.raised(3, confirmed(40, 210), at(220));
+    assert!(!lease.has_refusals());
+    // It counts: without it, these two are no majority.
+    lease.not_ours(0);
+    assert_eq!(lease.ends_at(), Some(at(988)));
+}
+
+#[test]
+fn servers_that_are_healed_together_tell_the_highest_token() {
+    let mut lease = lease(&[0, 1, 2]);
+    lease.was_refused(3);
+    lease.was_refused(4);
+    lease.ask_again(at(100));
+    assert_eq!(lease.actions(), [Heal(3), Heal(4)]);
+    lease.held(3, confirmed(41, 100), at(110));
+    assert_eq!(lease.actions(), [0, 1, 2, 3].map(|at| Raise(at, token(41))));
+    lease.held(4, confirmed(42, 100), at(120));
+    let raises = [0, 1, 2, 3, 4].map(|at| Raise(at, token(42)));
+    assert_eq!(lease.actions(), raises);
+    // A reply to the first raise doesn't count.
+    lease.raised(3, confirmed(41, 110), at(130));
+    for server in 0..5 {
+        lease.raised(server, confirmed(42, 120), at(140));
+    }
+    for server in [0, 1] {
+        lease.not_ours(server);
+    }
+    assert!(lease.ends_at().is_some(), "three servers are left");
+}
+
+#[test]
+fn lease_that_has_ended_asks_no_server_again() {
+    let mut lease = lease(&[0, 1, 2]);
+    lease.was_refused(3);
+    lease.ask_again(at(988));
+    assert_eq!(lease.actions(), []);
+    // Nor one in quarantine.
+    lease.restarted(3);
+    assert!(!lease.has_refusals());
+}
+
+#[test]
 fn reply_to_an_earlier_round_does_not_count() {
     let mut lease = renewing(&[0, 1, 2, 3, 4]);
     lease.begin_round(at(600));

@@ -100,6 +100,7 @@ enum SimPhase {
         lease: QuorumLease,
         until: Moment,
         release_at: u64,
+        has_asked_again: bool,
     },
 }
 

@@ -77,6 +77,17 @@ impl Sim {
             SimPhase::Holding {
                 until, release_at, ..
             } if *until <= now || *release_at <= self.now => self.let_go(client, TTL_US / 2),
+            SimPhase::Holding {
+                lease,
+                has_asked_again,
+                ..
+            } if !*has_asked_again => {
+                *has_asked_again = true;
+                lease.ask_again(now);
+                self.pump(client);
+                let next = self.now + TTL_US / 4;
+                self.wake_at(client, next);
+            }
             SimPhase::Holding { .. } => {
                 self.look_for_restarts(client);
                 let state = &mut self.clients[client];
@@ -223,8 +234,9 @@ impl Sim {
             lease,
             until,
             release_at,
+            has_asked_again: false,
         };
-        self.wake_at(client, self.now + TTL_US / 3);
+        self.wake_at(client, self.now + TTL_US / 12);
     }
 
     /// Cancels at all servers, and begins anew after a pause.

@@ -94,7 +94,12 @@ impl ClusterStore {
     /// Waits for a connection to any node.
     async fn wait_for_any(&self, until: Moment) -> Result<(), LockError> {
         let mut waiting = JoinSet::new();
-        for node in self.nodes.owners() {
+        let mut nodes = self.nodes.owners();
+        if nodes.is_empty() {
+            // The next map comes from one of them.
+            nodes = self.nodes.seeds();
+        }
+        for node in nodes {
             waiting.spawn(async move { node.server.wait_connected(until).await });
         }
         let mut outcome = Err(LockError::NoRuntime);

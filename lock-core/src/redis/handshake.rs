@@ -378,10 +378,12 @@ impl Handshake {
         };
         let replies = ask(node, stream, question).await?;
         let ids = Replies::new(&replies).next().map(ids_of);
-        let knows_others =
-            ids.is_some_and(|ids| !ids.is_empty() && membership.shared(&ids) != Shared::None);
-        if knows_others {
-            return Ok(());
+        let ids = ids.filter(|ids| !ids.is_empty());
+        match ids.map(|ids| membership.shared(&ids)) {
+            Some(Shared::Few | Shared::Most) => return Ok(()),
+            Some(Shared::None) => membership.found_foreign(&node.address),
+            // It knows no cluster.
+            None => {}
         }
         Err(node.is_foreign(&self.reporter))
     }

@@ -4,8 +4,8 @@
 //! cluster in use. Each node has an id, and a slot map has the ids of its nodes. So a server belongs to the cluster if its
 //! id is in the slot map in use, or if its own map has an id of that one: a new node knows the others before they name it.
 //!
-//! A cluster that was set up anew has other ids. It is used once no node of the former one has replied for some time, and
-//! only if an address of the URL leads to it: other addresses were told by the former cluster.
+//! A cluster that was set up anew has other ids. It is used once no node of the former one has been connected for some
+//! time, and only if an address of the URL leads to it: other addresses were told by the former cluster.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ struct Members {
     ids: HashSet<String>,
     /// The next map is the first one of its cluster, and is used whatever it says.
     is_new: bool,
-    /// An address of the URL leads to a server that doesn't belong to the cluster.
+    /// An address of the URL leads to a node of another cluster.
     has_foreign_seed: bool,
 }
 
@@ -98,7 +98,7 @@ impl Membership {
         known.is_empty() || known.contains(id)
     }
 
-    /// Records that the server at this address doesn't belong to the cluster.
+    /// Records that the server at this address is a node of another cluster.
     pub(super) fn found_foreign(&self, at: &NodeAddress) {
         if self.seeds.contains(at) {
             self.state.lock().has_foreign_seed = true;

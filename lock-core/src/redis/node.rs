@@ -215,9 +215,6 @@ impl Node {
     /// Returns the error for a server that doesn't belong to the cluster in use, and reports it once.
     #[cfg(feature = "cluster")]
     pub(super) fn is_foreign(&self, reporter: &Reporter) -> LockError {
-        if let Some(membership) = &self.membership {
-            membership.found_foreign(&self.address);
-        }
         if !self.is_other_known.swap(true, Ordering::AcqRel) {
             reporter.emit(&LockEvent::ServerRestricted {
                 server: &self.server,

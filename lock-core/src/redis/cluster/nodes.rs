@@ -47,7 +47,7 @@ pub(in crate::redis) struct ClusterNodes {
     maker: NodeMaker,
     /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
     seeds: Vec<NodeAddress>,
-    membership: Arc<Membership>,
+    pub(super) membership: Arc<Membership>,
     state: Mutex<KnownNodes>,
     /// Reads the slot map again.
     pub(super) wanted: Notify,
@@ -75,6 +75,8 @@ pub(super) struct Told {
     pub(super) names: NodeNames,
     /// The ids of the nodes in the map; empty if they say nothing about the servers.
     pub(super) ids: HashSet<String>,
+    /// The id of the node itself is in the map in use.
+    pub(super) is_by_member: bool,
 }
 
 /// What is done with it.
@@ -214,7 +216,11 @@ impl ClusterNodes {
         if self.membership.is_new() {
             return Judgement::Use;
         }
-        let shared = self.membership.shared(&told.ids);
+        let shared = match self.membership.shared(&told.ids) {
+            // All slots may have other owners, or the node may have joined another cluster.
+            Shared::None if told.is_by_member => Shared::Few,
+            shared => shared,
+        };
         let known = &self.state.lock().view;
         if shared == Shared::None {
             Judgement::Foreign
@@ -254,7 +260,9 @@ impl ClusterNodes {
     /// Replaces the slot map by that of a node, and forgets nodes that own no slot any more. Before the first map, any
     /// server was used. So all but the one that tells it are forgotten, and their next connections show who they are.
     pub(super) fn replace_map(&self, told: Told, teller: &NodeAddress) {
-        let Told { view, names, ids } = told;
+        let Told {
+            view, names, ids, ..
+        } = told;
         let is_first = self.membership.uses_map(ids);
         let owners: HashSet<NodeAddress> = view.map.owners().cloned().collect();
         let forgotten: Vec<_> = {
@@ -301,6 +309,19 @@ impl ClusterNodes {
         let mut owners: Vec<_> = self.state.lock().view.map.owners().cloned().collect();
         owners.sort_unstable();
         owners.iter().map(|address| self.node(address)).collect()
+    }
+
+    /// Returns the nodes of the URL.
+    pub(super) fn seeds(&self) -> Vec<Arc<ClusterNode>> {
+        self.seeds.iter().map(|seed| self.node(seed)).collect()
+    }
+
+    /// Returns whether any runtime has a connection to a node that owns slots.
+    pub(super) fn is_connected(&self) -> bool {
+        let owners = self.owners();
+        owners
+            .iter()
+            .any(|node| node.server.client.pool.is_any_connected())
     }
 
     /// Returns all nodes that are known.

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::super::dial::stagger;
 use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
-use super::super::membership::Shared;
+use super::super::membership::{Shared, ids_of};
 use super::super::node::EpochReply;
 use super::super::place::NodeAddress;
 use super::map;
@@ -37,7 +37,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The pause between two readings while no node of the cluster replies.
 const PAUSE_IF_SILENT: Duration = Duration::from_secs(1);
-/// How long no node of the cluster has replied when another cluster at an address of the URL takes its place.
+/// How long no node of the cluster was connected when another cluster at an address of the URL takes its place.
 const GONE_AFTER: Duration = Duration::from_secs(10);
 /// The pause between two readings of the epochs while the manager is in use.
 const EPOCH_PAUSE: Duration = Duration::from_secs(1);
@@ -72,8 +72,10 @@ impl Round {
         }
     }
 
-    fn has_replies(&self) -> bool {
-        self.best.is_some() || self.older.is_some()
+    /// Returns whether a map has most of the nodes in use, so that its node certainly belongs to the cluster.
+    fn has_members(&self) -> bool {
+        let best = self.best.as_ref();
+        best.is_some_and(|(shared, ..)| *shared == Shared::Most) || self.older.is_some()
     }
 
     /// Returns the map to use, and who told it. One of a later epoch that no node knows any more gives way to one that
@@ -202,7 +204,12 @@ impl ClusterNodes {
                     epoch: info.and_then(Info::current_epoch),
                 },
                 names: self.names_of(reply, node),
-                ids: map::ids_by(own_id, reply),
+                ids: if self.membership.is_known() {
+                    ids_of(reply)
+                } else {
+                    map::ids_by(own_id, reply)
+                },
+                is_by_member: own_id.is_some_and(|own_id| self.membership.has(own_id)),
             }),
             owners => Err(LockError::backend(
                 BackendErrorKind::Unsupported,
@@ -292,23 +299,23 @@ impl ClusterNodes {
                 let is_down = self.node(address).server.client.pool.seems_down();
                 (is_down, jitter.anywhere_in(LONGEST_PAUSE))
             });
-            if self.refresh(candidates).await {
+            let now = Clock::System.now();
+            let is_gone = silent_since.is_some_and(|since| now.since(since) >= GONE_AFTER);
+            if self.refresh(candidates, is_gone).await {
                 silent_since = None;
+            } else if is_gone && !self.is_connected() {
+                self.begin_anew();
             } else {
-                let now = Clock::System.now();
-                let since = *silent_since.get_or_insert(now);
-                if now.since(since) >= GONE_AFTER {
-                    self.begin_anew();
-                }
+                silent_since.get_or_insert(now);
             }
             self.read_epochs().await;
             tokio::time::sleep(SHORTEST_PAUSE).await;
         }
     }
 
-    /// Asks one node after the other, until one tells a map that replaces the one in use. Returns whether a node of the
-    /// cluster has replied.
-    async fn refresh(&self, candidates: Vec<NodeAddress>) -> bool {
+    /// Asks one node after the other, until one tells a map that replaces the one in use. `is_gone`: a map that has few
+    /// of the nodes in use is used too. Returns whether a node of the cluster has told its map.
+    async fn refresh(&self, candidates: Vec<NodeAddress>, is_gone: bool) -> bool {
         let mut round = Round::default();
         for address in candidates {
             let Ok(told) = self.read_map(&self.node(&address), REPLY).await else {
@@ -324,11 +331,13 @@ impl ClusterNodes {
                 Judgement::Foreign => self.leave(&address),
             }
         }
-        let has_replies = round.has_replies();
-        if let Some((told, teller)) = round.best() {
+        let has_members = round.has_members();
+        if (has_members || is_gone)
+            && let Some((told, teller)) = round.best()
+        {
             self.replace_map(told, &teller);
         }
-        has_replies
+        has_members
     }
 
     /// Keeps the epochs of a manager in use up to date for as long as it is polled, so that its calls seldom
@@ -447,6 +456,7 @@ mod tests {
             },
             names: NodeNames::default(),
             ids: HashSet::new(),
+            is_by_member: true,
         }
     }
 
@@ -458,12 +468,12 @@ mod tests {
     #[test]
     fn map_with_most_nodes_of_the_cluster_is_better_than_a_later_one_of_others() {
         let mut round = Round::default();
-        assert!(!round.has_replies());
         round.add(Shared::Few, told(9, &["x", "y", "z"]), at("x"));
+        assert!(!round.has_members());
         round.add(Shared::Most, told(7, &["a"]), at("a"));
         round.add(Shared::Most, told(7, &["a", "b"]), at("b"));
         round.add(Shared::Few, told(9, &["x", "y", "z"]), at("y"));
-        assert!(round.has_replies());
+        assert!(round.has_members());
         assert_eq!(best(round), Some((Some(7), 2)));
     }
 
@@ -474,7 +484,7 @@ mod tests {
             for teller in tellers {
                 round.add_older(told(6, &["a", "b", "c", "d"]), at(teller));
             }
-            assert!(round.has_replies());
+            assert!(round.has_members());
             best(round)
         };
         assert_eq!(tells(&["a", "b", "x", "y"]), None);

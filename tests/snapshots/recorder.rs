@@ -179,8 +179,14 @@ impl Recorder {
     /// Keeps for the end what each connection to a node of a cluster asks from time to time.
     fn is_check(&mut self, kind: &str, words: &Words) -> bool {
         let text = texts(words).join(" ");
-        let is_one =
-            self.in_cluster && ["ROLE", "TIME", "CLUSTER INFO", "CLUSTER SLOTS"].contains(&&*text);
+        let checks = [
+            "ROLE",
+            "TIME",
+            "CLUSTER INFO",
+            "CLUSTER MYID",
+            "CLUSTER SLOTS",
+        ];
+        let is_one = self.in_cluster && checks.contains(&&*text);
         if is_one && kind == "own:command" {
             self.checks.insert(text);
         }

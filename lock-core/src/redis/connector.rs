@@ -359,8 +359,8 @@ struct Begun {
 const STAGGER: Duration = Duration::from_millis(100);
 
 impl Attempt {
-    /// Connects to the first of these addresses with a usable server: a primary, and the one that the other connections
-    /// lead to. Without addresses it connects to the node's Unix socket.
+    /// Connects to the first of these addresses with a usable server: a primary, and the server to which the other
+    /// connections lead. Without addresses it connects to the node's Unix socket.
     async fn at(self: &Arc<Self>, addresses: Vec<SocketAddr>) -> Result<Begun, LockError> {
         if addresses.len() <= 1 {
             return self.begin(&addresses).await;

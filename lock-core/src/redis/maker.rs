@@ -38,26 +38,19 @@ impl NodeMaker {
         self.at(&location, |it| it)
     }
 
-    /// Makes the store of a node of a cluster. It has no connection yet.
+    /// Makes the stores of a node of a cluster: the second one serves keys that are on their way to the node. They have no
+    /// connection yet.
     #[cfg(feature = "cluster")]
     pub(super) fn make_node(
         &self,
         address: &NodeAddress,
         membership: &Arc<Membership>,
-    ) -> RedisStore {
-        let node = Node::in_cluster(address.clone(), membership);
-        self.at(&Location::Fixed(Arc::new(node)), |it| it)
-    }
-
-    /// As [`make_node`](Self::make_node), for keys that are on their way to the node.
-    #[cfg(feature = "cluster")]
-    pub(super) fn make_asking(
-        &self,
-        address: &NodeAddress,
-        membership: &Arc<Membership>,
-    ) -> RedisStore {
-        let node = Node::in_cluster(address.clone(), membership);
-        self.at(&Location::Fixed(Arc::new(node)), Connector::asking)
+    ) -> [RedisStore; 2] {
+        let changes: [fn(Connector) -> Connector; 2] = [|it| it, Connector::asking];
+        changes.map(|change| {
+            let node = Node::in_cluster(address.clone(), membership);
+            self.at(&Location::Fixed(Arc::new(node)), change)
+        })
     }
 
     pub(super) fn at(&self, location: &Location, change: fn(Connector) -> Connector) -> RedisStore {

@@ -40,7 +40,7 @@ impl Members {
     }
 }
 
-/// How many of the ids of a slot map are those of the map in use.
+/// How many ids a slot map shares with the one in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shared {
     None,
@@ -58,7 +58,7 @@ impl Membership {
         }
     }
 
-    /// Records the ids in a slot map that is used from now on; without ids, those of the map before it stay. Returns
+    /// Records the ids in a slot map that is used from now on. A map without ids leaves the earlier ones in place. Returns
     /// whether it is the first map of its cluster.
     pub(super) fn uses_map(&self, ids: HashSet<String>) -> bool {
         let mut state = self.state.lock();

@@ -36,9 +36,9 @@ pub struct ListedSentinel<A> {
 /// Which Sentinels may introduce others. A learned Sentinel gets the password of the Sentinels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Introduction {
-    /// All of them: there is no password, or TLS protects it.
+    /// Every Sentinel may, because there is no password, or TLS protects it.
     ByAll,
-    /// Those of the URL.
+    /// Only the Sentinels in the URL may.
     ByUrl,
 }
 

@@ -7,8 +7,8 @@ use super::super::place::NodeAddress;
 use lock_protocol::resp::Reply;
 use lock_protocol::route::{HashSlot, SLOTS, SlotMap};
 
-/// Reads the owners of the slots. An empty or missing host is that of the node which replied. With TLS, the host name
-/// in the metadata is preferred, because a certificate rarely has the number.
+/// Reads the owners of the slots. An empty or missing host stands for the host of the node which replied. With TLS, the
+/// host name in the metadata is preferred, because a certificate rarely has the number.
 pub(super) fn read(
     reply: Reply<'_>,
     from: &NodeAddress,

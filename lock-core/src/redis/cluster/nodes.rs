@@ -131,10 +131,11 @@ impl ClusterNodes {
         if let Some(known) = self.state.lock().nodes.get(address) {
             return Arc::clone(known);
         }
+        let [server, asking] = self.maker.make_node(address, &self.membership);
         let made = Arc::new(ClusterNode {
             address: address.clone(),
-            server: self.maker.make_node(address, &self.membership),
-            asking: self.maker.make_asking(address, &self.membership),
+            server,
+            asking,
             epoch_reading: tokio::sync::Mutex::new(()),
         });
         let known = {
@@ -233,7 +234,7 @@ impl ClusterNodes {
         }
     }
 
-    /// Ends the connections to a node that doesn't belong to the cluster any more.
+    /// Ends the connections to a node that has left the cluster.
     pub(super) fn leave(&self, address: &NodeAddress) {
         self.membership.found_foreign(address);
         let left = self.state.lock().nodes.remove(address);
@@ -257,8 +258,9 @@ impl ClusterNodes {
         self.want_refresh();
     }
 
-    /// Replaces the slot map by that of a node, and forgets nodes that own no slot any more. Before the first map, any
-    /// server was used. So all but the one that tells it are forgotten, and their next connections show who they are.
+    /// Uses the slot map that a node has told, and forgets nodes that no longer own a slot. Before the first map, any
+    /// server was accepted, so all other servers are forgotten then, and their next connections show which cluster they
+    /// belong to.
     pub(super) fn replace_map(&self, told: Told, teller: &NodeAddress) {
         let Told {
             view, names, ids, ..

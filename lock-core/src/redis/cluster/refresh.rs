@@ -78,10 +78,14 @@ impl Round {
         best.is_some_and(|(shared, ..)| *shared == Shared::Most) || self.older.is_some()
     }
 
-    /// Returns the map to use, and who told it. One of a later epoch that no node knows any more gives way to one that
-    /// most of its owners tell: the only node that knew the epoch may be gone.
-    fn best(self) -> Option<(Told, NodeAddress)> {
-        if let Some((_, told, teller)) = self.best {
+    /// Returns the map to use and who told it. If no node knows the epoch in use any more, because the only one that
+    /// knew it is lost, an older map is used that most of its owners tell. If the cluster `is_gone`, a map that has few
+    /// of its nodes is used.
+    fn best(self, is_gone: bool) -> Option<(Told, NodeAddress)> {
+        let may_be_foreign = is_gone && self.older.is_none();
+        if let Some((shared, told, teller)) = self.best
+            && (shared == Shared::Most || may_be_foreign)
+        {
             return Some((told, teller));
         }
         let (told, teller) = self.older?;
@@ -313,8 +317,8 @@ impl ClusterNodes {
         }
     }
 
-    /// Asks one node after the other, until one tells a map that replaces the one in use. `is_gone`: a map that has few
-    /// of the nodes in use is used too. Returns whether a node of the cluster has told its map.
+    /// Asks one node after the other, until one tells a map that replaces the one in use. `is_gone` says that no node of
+    /// the cluster has told its map for a long time. Returns whether one has told it now.
     async fn refresh(&self, candidates: Vec<NodeAddress>, is_gone: bool) -> bool {
         let mut round = Round::default();
         for address in candidates {
@@ -332,9 +336,7 @@ impl ClusterNodes {
             }
         }
         let has_members = round.has_members();
-        if (has_members || is_gone)
-            && let Some((told, teller)) = round.best()
-        {
+        if let Some((told, teller)) = round.best(is_gone) {
             self.replace_map(told, &teller);
         }
         has_members
@@ -461,7 +463,7 @@ mod tests {
     }
 
     fn best(round: Round) -> Option<(Option<u64>, usize)> {
-        let (told, _teller) = round.best()?;
+        let (told, _teller) = round.best(false)?;
         Some((told.view.epoch, told.view.map.owned()))
     }
 
@@ -475,6 +477,23 @@ mod tests {
         round.add(Shared::Few, told(9, &["x", "y", "z"]), at("y"));
         assert!(round.has_members());
         assert_eq!(best(round), Some((Some(7), 2)));
+    }
+
+    #[test]
+    fn map_with_few_nodes_of_the_cluster_is_used_once_the_others_are_gone() {
+        let few = || {
+            let mut round = Round::default();
+            round.add(Shared::Few, told(9, &["x", "y"]), at("x"));
+            round
+        };
+        assert!(few().best(false).is_none());
+        assert!(few().best(true).is_some());
+        // A node of the cluster replies, although its map is old.
+        for is_gone in [false, true] {
+            let mut round = few();
+            round.add_older(told(6, &["a", "b", "c"]), at("a"));
+            assert!(round.best(is_gone).is_none());
+        }
     }
 
     #[test]

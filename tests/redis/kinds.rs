@@ -6,6 +6,7 @@ use lock_core::{Kind, LockManager};
 use test_support::fixtures::{NAME, QUEUE, SOON, keys, queue_length};
 use test_support::monitor::Command;
 use test_support::{RedisServer, eventually_async};
+use tests::section_of_a_queue;
 use tokio::task::JoinSet;
 
 use super::connect_with;
@@ -19,11 +20,6 @@ mod removed_keys;
 const HOLDERS: &str = "{lock:job}:h";
 
 const PERMITS: Kind = Kind::Permits { of: 3, weight: 2 };
-
-async fn section(locks: &LockManager, kind: Kind) {
-    let request = locks.lock(NAME).kind(kind).wait(SOON);
-    request.acquire().await.unwrap().release().await.unwrap();
-}
 
 fn touches_queue(command: &Command) -> bool {
     command.name() == "EVALSHA" && command.words.iter().any(|word| word == QUEUE)
@@ -41,7 +37,7 @@ async fn contended_section_of_each_kind_costs_two_commands() {
     };
     let managers = [connect().await, connect().await];
     for locks in &managers {
-        section(locks, Kind::Exclusive).await;
+        section_of_a_queue(locks.lock(NAME)).await;
     }
     let of_a_queue = [
         [Kind::Read, Kind::Read],
@@ -59,7 +55,7 @@ async fn contended_section_of_each_kind_costs_two_commands() {
                 let (locks, kind) = (managers[task % 2].clone(), kinds[task / 2 % 2]);
                 tasks.spawn(async move {
                     for _ in 0..rounds {
-                        section(&locks, kind).await;
+                        section_of_a_queue(locks.lock(NAME).kind(kind)).await;
                     }
                 });
             }

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, ReleaseMethod,
+    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest,
+    ReleaseMethod,
 };
 use test_support::fixtures::{NAME, SOON, keys, ms};
 use test_support::{RedisServer, Reply};
@@ -101,6 +102,17 @@ pub async fn shut_down(locks: &LockManager) {
 pub async fn acquire_and_release(locks: &LockManager) {
     let held = locks.lock(NAME).acquire().await.unwrap();
     held.release().await.unwrap();
+}
+
+/// Acquires and releases the lock among a thousand others, however busy the machine is. A holder that
+/// doesn't run for two seconds loses its handover lease, and still sends its commands.
+pub async fn section_of_a_queue(request: LockRequest) {
+    let held = request.wait(Duration::from_secs(60)).acquire().await;
+    let released = held.unwrap().release().await;
+    assert!(
+        matches!(released, Ok(()) | Err(LockError::Lost { .. })),
+        "{released:?}"
+    );
 }
 
 /// Shuts the manager down, and checks that the server has no key but fencing counters.

@@ -84,7 +84,8 @@ impl Figures {
     }
 }
 
-/// Lets all sides increment the counter this many times. The last side is that of lock-core.
+/// Lets all sides increment the counter this many times, once each process has begun. The last side is that of
+/// lock-core.
 ///
 /// # Errors
 /// Fails if a process broke the protocol, or if the race took too long.
@@ -107,8 +108,15 @@ pub fn race(
     }
     let sum = || members.iter().map(ClientProcess::sections).sum::<u64>();
     let limit = SLACK + SECTION * u32::try_from(sections).unwrap_or(u32::MAX);
+    // A process that begins late has had no part in the sections before, which show nothing.
+    let mut before = None;
     holds_within(limit, || {
-        sum() >= sections || members.iter().any(ClientProcess::has_ended)
+        let sum = sum();
+        if before.is_none() && members.iter().all(|member| member.sections() > 0) {
+            before = Some(sum);
+        }
+        let is_over = before.is_some_and(|before| sum - before >= sections);
+        is_over || members.iter().any(ClientProcess::has_ended)
     });
     // First a process that ended by itself: the others may be waiting for the lock that it still
     // held.

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{connect, connect_with};
 
-const CALLERS: usize = 2_000;
+const CALLERS: usize = 500;
 
 /// Runs [`CALLERS`] callers with this wait. Returns their errors. None of them hangs; how exactly a wait ends is tested
 /// with single callers, because so many need much of the time of a busy machine.
@@ -132,7 +132,8 @@ async fn callers_of_a_full_server_share_few_connections() {
 async fn callers_of_a_restarted_server_share_few_connections() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
-    let locks = connect_with(LockManager::builder(), &proxy.url()).await;
+    let patient = LockManager::builder().command_timeout(SOON);
+    let locks = connect_with(patient, &proxy.url()).await;
     proxy.refuse();
     proxy.cut_all();
     let waiting = {

@@ -9,6 +9,9 @@ use test_support::fixtures::SOON;
 use test_support::process::Process;
 use test_support::{eventually, eventually_some, helper};
 
+/// Bound on a sale, whose buyers, instances and servers share a busy machine.
+const SALE: Duration = Duration::from_secs(90);
+
 /// A demo on a free port. Dropping it kills it; the guards then end the other processes.
 pub(crate) struct Demo {
     pub(crate) process: Process,
@@ -114,7 +117,7 @@ impl Demo {
 
     /// Waits for the end of the sale that runs, and returns its verdict.
     pub(crate) fn verdict_of_the_sale(&self) -> String {
-        eventually(SOON, || self.state()["can_start"] == true);
+        eventually(SALE, || self.state()["can_start"] == true);
         self.text("verdict")
     }
 

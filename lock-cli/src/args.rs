@@ -8,7 +8,7 @@ use clap::builder::styling::{Style, Styles};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use lock_core::FencingToken;
+use lock_core::{FencingToken, ManagerConfig};
 
 use crate::duration;
 use crate::exit;
@@ -91,6 +91,19 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, default_value = "1s", value_parser = duration::parse, value_name = "TIME")]
     pub(crate) timeout: Duration,
 
+    /// Where this machine reaches an address that the nodes of a cluster or the Sentinels announce, such as
+    /// 10.0.0.2:6379->localhost:7001. A comma separates several
+    #[arg(
+        long,
+        global = true,
+        env = "DISTRIBUTED_LOCK_ADDRESS_MAP",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_parser = address_pair,
+        value_name = "FROM->TO"
+    )]
+    pub(crate) address_map: Vec<(String, String)>,
+
     /// Writes JSON to stdout, also for errors. `run` writes only its errors: stdout is that of CMD
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -112,7 +125,23 @@ pub(crate) struct GlobalArgs {
     pub(crate) url_is_argument: bool,
 }
 
+/// Reads one pair of addresses, which the library checks.
+fn address_pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once("->");
+    let pair = pair.ok_or("write FROM->TO, such as 10.0.0.2:6379->localhost:7001")?;
+    Ok((pair.0.trim().to_owned(), pair.1.trim().to_owned()))
+}
+
 impl GlobalArgs {
+    /// Returns the settings of a manager.
+    pub(crate) fn config(&self) -> ManagerConfig {
+        let mut config = ManagerConfig::default();
+        config.prefix = Some(self.prefix.clone());
+        config.command_timeout = Some(self.timeout);
+        config.address_map = self.address_map.iter().cloned().collect();
+        config
+    }
+
     /// Names the place where the URL was set.
     pub(crate) fn url_source(&self) -> &'static str {
         if self.url_is_argument {
@@ -301,7 +330,7 @@ fn exit_codes() -> String {
 /// The commands that use no server.
 pub(crate) const WITHOUT_SERVER: [&str; 2] = ["completions", "man"];
 /// The flags of all commands that these ignore.
-const OF_SERVER: [&str; 3] = ["url", "prefix", "timeout"];
+const OF_SERVER: [&str; 4] = ["url", "prefix", "timeout", "address_map"];
 
 /// Returns the definitions of the commands. Help and manual pages leave out what a command ignores.
 pub(crate) fn definitions() -> clap::Command {

@@ -86,8 +86,7 @@ pub(crate) async fn to(
         ));
     }
     let mut builder = LockManager::builder()
-        .prefix(&global.prefix)
-        .command_timeout(global.timeout)
+        .config(global.config())
         .shutdown_timeout(RELEASE_TIMEOUT);
     if let Some(label) = label {
         builder = builder.label(label);

@@ -44,6 +44,7 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
         } => {
             let setting = match *setting {
                 "command_timeout" => "--timeout",
+                "address_map" => "--address-map",
                 "prefix" => "--prefix",
                 "label" => "--label",
                 other => other,
@@ -72,7 +73,11 @@ fn of_backend(error: &BackendError, source: &str) -> String {
 /// Returns the text of a failed connection, with the address and the source of the URL.
 fn unreachable(text: &str, source: &str) -> Option<String> {
     let rest = text.strip_prefix("cannot connect to the lock server at ")?;
-    let (server, _advice) = rest.split_once("):")?;
+    let (server, advice) = rest.split_once("):")?;
+    // The address isn't that of the URL.
+    if advice.contains("`address_map`") {
+        return None;
+    }
     Some(format!(
         "cannot reach {server}); is the server running? URL from {source}"
     ))
@@ -87,6 +92,7 @@ pub(crate) fn plain(text: &str) -> String {
             "redis+cluster:// or redis+quorum://",
         ),
         ("`command_timeout`", "--timeout"),
+        ("`address_map`", "--address-map"),
         ("`lock_core::guide::redis`", redis.as_str()),
         ("a longer `wait`", "a longer --wait"),
         // This program takes locks by scripts only.
@@ -114,11 +120,12 @@ mod tests {
     use super::*;
 
     /// Words of programs, which a user of a shell does not know.
-    const OF_PROGRAMS: [&str; 12] = [
+    const OF_PROGRAMS: [&str; 13] = [
         "::",
         "max_hold",
         "min_hold",
         "command_timeout",
+        "address_map",
         "`wait`",
         "memory://",
         "builder",
@@ -147,6 +154,10 @@ mod tests {
             (
                 "no answer in time: check the server's load and the network, or raise `command_timeout`",
                 "no answer in time: check the server's load and the network, or raise --timeout",
+            ),
+            (
+                "if this client reaches the server at another one, set `address_map`",
+                "if this client reaches the server at another one, set --address-map",
             ),
             (
                 "if a service died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing \

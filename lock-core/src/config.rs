@@ -12,6 +12,7 @@ use lock_protocol::ttl::{DEFAULT_TTL, Ttl};
 use lock_protocol::wire::{tidy, tidy_label};
 use lock_protocol::{duration_text, revocation};
 
+pub(crate) mod address_map;
 #[cfg(feature = "redis")]
 pub(crate) mod confirm;
 #[cfg(feature = "redis")]
@@ -28,6 +29,7 @@ pub(crate) mod server;
 #[cfg(feature = "__tls")]
 pub(crate) mod tls;
 
+use address_map::AddressMap;
 use holder_tag::HolderTag;
 use overrides::Override;
 
@@ -58,6 +60,8 @@ pub(crate) struct ManagerSettings {
     pub(crate) retry_interval: Duration,
     /// How often the name of a server is resolved again; zero for never.
     pub(crate) resolve_interval: Duration,
+    /// Where this client reaches the addresses that servers announce.
+    pub(crate) address_map: Option<AddressMap>,
     pub(crate) redact_keys: bool,
     /// Added to the floor of all fencing tokens.
     pub(crate) fencing_lead: Duration,
@@ -89,6 +93,8 @@ pub(crate) const QUARANTINE: Duration = Duration::from_secs(60);
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 /// More frequent polls would load the server without a benefit.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Two days of failovers, one a minute. A fencing counter lives for as long as the lead, and five minutes more.
+const MAX_FENCING_LEAD: Duration = Duration::from_secs(48 * 60 * 60);
 /// More frequent questions would load the name server without a benefit.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -106,6 +112,7 @@ impl Default for ManagerSettings {
             dialect: Dialect::Native,
             retry_interval: RETRY_INTERVAL,
             resolve_interval: RESOLVE_INTERVAL,
+            address_map: None,
             redact_keys: false,
             fencing_lead: Duration::ZERO,
             quarantine: QUARANTINE,
@@ -150,6 +157,16 @@ impl ManagerSettings {
         if !self.resolve_interval.is_zero() {
             let interval = self.resolve_interval;
             at_least("resolve_interval", interval, MIN_RESOLVE_INTERVAL)?;
+        }
+        if self.fencing_lead > MAX_FENCING_LEAD {
+            return Err(LockError::InvalidSetting {
+                setting: "fencing_lead",
+                value: format!("{:?}", self.fencing_lead).into(),
+                advice: "use at most 48 h".into(),
+            });
+        }
+        if let Some(map) = &self.address_map {
+            map.check()?;
         }
         #[cfg(feature = "redis")]
         self.check_confirm()?;
@@ -253,7 +270,7 @@ mod tests {
     #[test]
     fn each_invalid_setting_is_refused() {
         type Change = fn(&mut ManagerSettings);
-        let cases: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 9] = [
             (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
             (|c| c.default_ttl = Duration::from_millis(99), "100 ms"),
@@ -270,6 +287,10 @@ mod tests {
             (
                 |c| c.resolve_interval = Duration::from_nanos(1),
                 "`resolve_interval`",
+            ),
+            (
+                |c| c.fencing_lead = MAX_FENCING_LEAD + Duration::from_secs(1),
+                "`fencing_lead` (`172801s`): use at most 48 h",
             ),
         ];
         for (change, text) in cases {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::address_map::AddressMap;
 use crate::config::holder_tag::HolderTag;
 use crate::config::server::ServerSettings;
 use crate::config::{Handover, ManagerSettings};
@@ -342,6 +343,38 @@ impl LockManagerBuilder {
     /// 30 s.
     pub fn resolve_interval(mut self, interval: Duration) -> Self {
         self.config.resolve_interval = interval;
+        self
+    }
+
+    /// Sets where this client reaches the addresses that servers announce: the nodes of a cluster and the Sentinels of a
+    /// service, and the primaries that Sentinels name. Behind NAT, and where containers publish their ports, those differ
+    /// from the addresses that the servers know of themselves. Defaults to the announced addresses.
+    ///
+    /// The function gets a host and a port, and returns those to use, or `None` for the announced ones. It is called at
+    /// each attempt to connect, on any thread, and must not block. After a panic, which is counted, the announced address
+    /// is used. Addresses of the URL are used as they are. With TLS, the function gets the host name that a node announces,
+    /// if there is one, and the certificate is checked against the host that it returns. See
+    /// [`guide::topologies`](crate::guide::topologies#addresses-that-servers-announce).
+    ///
+    /// ```
+    /// # use lock_core::LockManager;
+    /// // Three containers publish their port 6379.
+    /// let builder = LockManager::builder().address_map(|host, _port| {
+    ///     let port = match host {
+    ///         "172.20.0.2" => 7001,
+    ///         "172.20.0.3" => 7002,
+    ///         "172.20.0.4" => 7003,
+    ///         _ => return None,
+    ///     };
+    ///     Some(("localhost".to_owned(), port))
+    /// });
+    /// # drop(builder);
+    /// ```
+    pub fn address_map(
+        mut self,
+        map: impl Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
+    ) -> Self {
+        self.config.address_map = Some(AddressMap::Function(Arc::new(map)));
         self
     }
 

@@ -66,6 +66,7 @@ deserialize_fields!(ManagerConfig, "the configuration of a lock manager", {
     shutdown_timeout: DurationText,
     retry_interval: DurationText,
     resolve_interval: DurationText,
+    address_map: BTreeMap<String, String>,
     label: String,
     client_name: String,
     dialect: Dialect,

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::manager_config::ManagerConfig;
-use super::{ManagerSettings, parse_duration};
+use super::{ManagerSettings, address_map, parse_duration};
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::nearest::nearest;
@@ -22,7 +22,7 @@ pub(crate) const URL_FROM_VARIABLE: &str =
 type ReadVariable = fn(&mut ManagerConfig, String) -> Result<(), String>;
 
 /// The variables, and the field of each.
-pub(crate) const SETTINGS: [(&str, ReadVariable); 8] = [
+pub(crate) const SETTINGS: [(&str, ReadVariable); 9] = [
     ("DISTRIBUTED_LOCK_URL", |config, text| {
         config.url = Some(text);
         Ok(())
@@ -47,6 +47,10 @@ pub(crate) const SETTINGS: [(&str, ReadVariable); 8] = [
         config.shutdown_timeout = Some(parse_duration(&text)?);
         Ok(())
     }),
+    ("DISTRIBUTED_LOCK_ADDRESS_MAP", |config, text| {
+        config.address_map = address_map::from_text(&text)?;
+        Ok(())
+    }),
     ("DISTRIBUTED_LOCK_LABEL", |config, text| {
         config.label = Some(text);
         Ok(())
@@ -64,8 +68,9 @@ impl ManagerConfig {
     /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`,
     /// `DISTRIBUTED_LOCK_DEFAULT_TTL`, `DISTRIBUTED_LOCK_DEFAULT_WAIT`,
     /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
-    /// `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written as in the
-    /// attribute: `30s`. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as
+    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written
+    /// as in the attribute: `30s`. The address map is written `10.0.0.2:6379->localhost:7001`, with a comma between two
+    /// pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as
     /// a warning, once, with the name that it probably means.
     ///
     /// # Errors
@@ -219,6 +224,7 @@ mod tests {
             ("DISTRIBUTED_LOCK_DEFAULT_WAIT", "0s"),
             ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", "500ms"),
             ("DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT", "1m"),
+            ("DISTRIBUTED_LOCK_ADDRESS_MAP", "10.0.0.2:6379->h:1,i->j"),
             ("DISTRIBUTED_LOCK_LABEL", "a"),
             ("DISTRIBUTED_LOCK_CLIENT_NAME", "b"),
         ]);
@@ -229,6 +235,9 @@ mod tests {
             default_wait: Some(Duration::ZERO),
             command_timeout: Some(Duration::from_millis(500)),
             shutdown_timeout: Some(Duration::from_secs(60)),
+            address_map: [("10.0.0.2:6379", "h:1"), ("i", "j")]
+                .map(|(from, to)| (from.to_owned(), to.to_owned()))
+                .into(),
             label: Some("a".into()),
             client_name: Some("b".into()),
             ..ManagerConfig::default()
@@ -254,6 +263,7 @@ mod tests {
             ("DEFAULT_TTL", "90000s", "at least 100 ms and at most 24 h"),
             ("COMMAND_TIMEOUT", "0s", "at least 1 ms"),
             ("PREFIX", "{a}:", "use no braces"),
+            ("ADDRESS_MAP", "h->i:1", "write two addresses"),
             ("LABEL", "", "use the name of the service"),
             ("LABEL", "revoked by ops", "use the name of the service"),
         ] {

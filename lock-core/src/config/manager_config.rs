@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::address_map::AddressMap;
 use super::overrides::Override;
 use super::{Handover, ManagerSettings};
 use lock_protocol::dialect::Dialect;
@@ -50,6 +51,9 @@ pub struct ManagerConfig {
     pub retry_interval: Option<Duration>,
     /// See [`resolve_interval`](crate::LockManagerBuilder::resolve_interval).
     pub resolve_interval: Option<Duration>,
+    /// See [`address_map`](crate::LockManagerBuilder::address_map). Here it is a table: from `host:port` to `host:port`,
+    /// or from a host, whatever the port, to another host.
+    pub address_map: BTreeMap<String, String>,
     /// See [`label`](crate::LockManagerBuilder::label).
     pub label: Option<String>,
     /// See [`client_name`](crate::LockManagerBuilder::client_name).
@@ -77,6 +81,7 @@ impl ManagerConfig {
             shutdown_timeout,
             retry_interval,
             resolve_interval,
+            address_map,
             label,
             client_name,
             dialect,
@@ -91,6 +96,9 @@ impl ManagerConfig {
         set(&mut settings.shutdown_timeout, shutdown_timeout);
         set(&mut settings.retry_interval, retry_interval);
         set(&mut settings.resolve_interval, resolve_interval);
+        if !address_map.is_empty() {
+            settings.address_map = Some(AddressMap::Pairs(address_map));
+        }
         set(&mut settings.label, label.map(|it| tidy_label(&it).into()));
         if client_name.is_some() {
             settings.client_name = client_name.map(Into::into);
@@ -121,6 +129,7 @@ impl fmt::Debug for ManagerConfig {
             .field("shutdown_timeout", &self.shutdown_timeout)
             .field("retry_interval", &self.retry_interval)
             .field("resolve_interval", &self.resolve_interval)
+            .field("address_map", &self.address_map)
             .field("label", &self.label)
             .field("client_name", &self.client_name)
             .field("dialect", &self.dialect)

@@ -135,7 +135,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Adds a duration to the floor of all fencing tokens. Defaults to zero.
+    /// Adds a duration to the floor of all fencing tokens. At most 48 h. Defaults to zero.
     ///
     /// Tokens grow from the server's clock, plus a minute for each failover of the deployment. When the
     /// locks move to a deployment with fewer failovers, set a minute for each failover of the old one, so

@@ -7,8 +7,10 @@ use redis::{ProtocolVersion, RedisConnectionInfo};
 
 use super::credentials::{CredentialSource, Issued};
 use super::dial::SharedTls;
+use super::node::Node;
 use super::place::{Login, NodeAddress, Place, Protocol, Topology};
 use crate::config::ManagerSettings;
+use crate::config::address_map::AddressMap;
 use crate::config::endpoint::{Endpoint, EndpointAddress};
 use crate::config::server::SharedProvider;
 use crate::error::{BackendErrorKind, LockError};
@@ -61,6 +63,15 @@ pub(super) struct Access {
     /// The name of the connections, without their role.
     name: String,
     pub(super) credentials: Option<Arc<CredentialSource>>,
+    /// Where this client reaches the addresses that servers announce.
+    address_map: Option<AddressMap>,
+}
+
+/// Where a client connects to a server.
+pub(super) struct Reached {
+    pub(super) address: NodeAddress,
+    /// The address, for error texts.
+    pub(super) text: Arc<str>,
 }
 
 /// Returns the kind of a connection for lock commands that opens on this thread.
@@ -105,6 +116,7 @@ impl Access {
             fencing_lead_us: whole_micros(settings.fencing_lead),
             name: in_client_name(&name),
             credentials: credentials.map(Arc::new),
+            address_map: settings.address_map.clone(),
         })
     }
 
@@ -136,6 +148,21 @@ impl Access {
         epoch
             .saturating_mul(LEAD_OF_AN_EPOCH_US)
             .saturating_add(self.fencing_lead_us)
+    }
+
+    /// Returns where this client reaches a server.
+    pub(super) fn reach(&self, node: &Node, reporter: &Reporter) -> Reached {
+        let map = self.address_map.as_ref().filter(|_| node.is_announced());
+        match node.address.reached_by(map, reporter) {
+            Some(address) => Reached {
+                text: format!("{address} (announced as {})", node.text).into(),
+                address,
+            },
+            None => Reached {
+                address: node.address.clone(),
+                text: Arc::clone(&node.text),
+            },
+        }
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.

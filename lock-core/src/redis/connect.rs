@@ -129,6 +129,7 @@ async fn behind_sentinels(
     let watch = super::sentinel::SentinelWatch::begin(
         sentinels.clone(),
         tls,
+        settings.address_map.clone(),
         Arc::clone(&ingredients.reporter),
         settings.command_timeout,
         deadline.left(),

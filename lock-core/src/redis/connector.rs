@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::task::JoinSet;
 
-use super::access::{Access, kind_of_this_thread};
+use super::access::{Access, Reached, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
 use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
@@ -113,7 +113,8 @@ impl Connector {
 
     /// Returns the error for a caller whose time ran out before a connection was made.
     pub(super) fn no_answer(&self) -> LockError {
-        no_answer_of(&self.node())
+        let node = self.node();
+        node.explained(no_answer_at(&node.text))
     }
 
     /// Returns the report of a connection to a server.
@@ -170,7 +171,7 @@ impl Connector {
             Ok(turn)
         };
         let decided = tokio::time::timeout(deadline.left(), deciding).await;
-        decided.unwrap_or_else(|_elapsed| Err(no_answer_of(node)))
+        decided.unwrap_or_else(|_elapsed| Err(no_answer_at(&node.text)))
     }
 
     /// Opens a connection that receives messages.
@@ -238,18 +239,20 @@ impl Connector {
         kind: ConnectionKind,
         deadline: Deadline,
     ) -> Result<Begun, LockError> {
-        let resolving = tokio::time::timeout(deadline.left(), resolve(&node.address));
+        let reached = self.access.reach(node, &self.reporter);
+        let resolving = tokio::time::timeout(deadline.left(), resolve(&reached.address));
         let resolved = resolving
             .await
             .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| connect_error(&node.text, &error.into()))?;
+            .map_err(|error| node.explained(connect_error(&reached.text, &error.into())))?;
         let purpose = if self.location.resolved(node, &resolved) {
             Purpose::UseOfMoved
         } else {
             Purpose::Use
         };
-        let attempt = self.attempt(node, login.clone(), kind, purpose, deadline);
-        let begun = attempt.at(resolved).await?;
+        let attempt = self.attempt(node, reached, login.clone(), kind, purpose, deadline);
+        let begun = attempt.at(resolved).await;
+        let begun = begun.map_err(|error| node.explained(error))?;
         let run_id = begun.greeting.first.run_id;
         node.saw_process(run_id);
         if begun.protocol.supports_resp3() {
@@ -272,7 +275,8 @@ impl Connector {
     ) -> Result<u64, LockError> {
         let (node, kind) = (self.node(), kind_of_this_thread());
         let (login, _issued) = self.login(&node, deadline).await?;
-        let attempt = self.attempt(&node, login, kind, Purpose::Ask, deadline);
+        let reached = self.access.reach(&node, &self.reporter);
+        let attempt = self.attempt(&node, reached, login, kind, Purpose::Ask, deadline);
         Ok(attempt.at(addresses).await?.greeting.first.run_id)
     }
 
@@ -291,6 +295,7 @@ impl Connector {
     fn attempt(
         self: &Arc<Self>,
         node: &Arc<Node>,
+        reached: Reached,
         login: RedisConnectionInfo,
         kind: ConnectionKind,
         purpose: Purpose,
@@ -299,6 +304,7 @@ impl Connector {
         Arc::new(Attempt {
             connector: Arc::clone(self),
             node: Arc::clone(node),
+            reached,
             login,
             kind,
             purpose,
@@ -340,6 +346,7 @@ enum Purpose {
 struct Attempt {
     connector: Arc<Connector>,
     node: Arc<Node>,
+    reached: Reached,
     login: RedisConnectionInfo,
     kind: ConnectionKind,
     purpose: Purpose,
@@ -396,9 +403,9 @@ impl Attempt {
         let begun = tokio::time::timeout(self.deadline.left(), beginning).await;
         begun.unwrap_or_else(|_elapsed| {
             if !is_securing.load(Ordering::Relaxed) {
-                return Err(no_answer_of(&self.node));
+                return Err(no_answer_at(&self.reached.text));
             }
-            let address = &self.node.text;
+            let address = &self.reached.text;
             Err(LockError::advised(
                 BackendErrorKind::TimedOut,
                 format!("the lock server at {address} does not answer in TLS: no answer in time"),
@@ -416,8 +423,8 @@ impl Attempt {
         let access = &connector.access;
         let dial = || async {
             let tls = access.tls.as_ref();
-            let dialed = dial(&node.address, address, tls, is_securing).await?;
-            dialed.map_err(|error| connect_error(&node.text, &error))
+            let dialed = dial(&self.reached.address, address, tls, is_securing).await?;
+            dialed.map_err(|error| connect_error(&self.reached.text, &error))
         };
         let fallback = match access.protocol {
             Some(_) => Fallback::Never,
@@ -452,11 +459,11 @@ impl Attempt {
     fn no_address(&self, failures: Vec<(SocketAddr, LockError)>) -> LockError {
         let context = format!(
             "no address of the lock server at {} can be used",
-            self.node.text
+            self.reached.text
         );
         let labeled = |(address, error): (SocketAddr, _)| (format!("{}: ", address.ip()), error);
         of_several(context, failures.into_iter().map(labeled).collect())
-            .unwrap_or_else(|| no_answer_of(&self.node))
+            .unwrap_or_else(|| no_answer_at(&self.reached.text))
     }
 }
 
@@ -468,9 +475,6 @@ fn no_notifications() -> LockError {
     )
 }
 
-fn no_answer_of(node: &Node) -> LockError {
-    timed_out(&format!(
-        "cannot connect to the lock server at {}",
-        node.text
-    ))
+fn no_answer_at(address: &str) -> LockError {
+    timed_out(&format!("cannot connect to the lock server at {address}"))
 }

@@ -209,7 +209,7 @@ impl NamedServer {
 
     fn begin_generation(&self, before: &Node) {
         let address = before.address.clone();
-        let node = Node::announced(address, before.generation + 1, before.epoch);
+        let node = Node::of_generation(address, before.generation + 1, before.epoch);
         let node = Arc::new(node);
         let replaced = std::mem::replace(&mut *self.node.lock(), Arc::clone(&node));
         drop(replaced);

@@ -58,6 +58,11 @@ impl Membership {
         }
     }
 
+    /// Returns whether the URL has this address.
+    pub(super) fn is_seed(&self, address: &NodeAddress) -> bool {
+        self.seeds.contains(address)
+    }
+
     /// Records the ids in a slot map that is used from now on. A map without ids leaves the earlier ones in place. Returns
     /// whether it is the first map of its cluster.
     pub(super) fn uses_map(&self, ids: HashSet<String>) -> bool {
@@ -100,7 +105,7 @@ impl Membership {
 
     /// Records that the server at this address is a node of another cluster.
     pub(super) fn found_foreign(&self, at: &NodeAddress) {
-        if self.seeds.contains(at) {
+        if self.is_seed(at) {
             self.state.lock().has_foreign_seed = true;
         }
     }

@@ -24,6 +24,7 @@ pub(super) struct Node {
     pub(super) text: Arc<str>,
     /// The address, for telemetry.
     pub(super) server: Arc<ServerAddress>,
+    announced_by: AnnouncedBy,
     /// Grows when another server is the primary. Connections of an earlier generation are not used.
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
@@ -45,6 +46,17 @@ pub(super) struct Node {
     /// The cluster to which it belongs.
     #[cfg(feature = "cluster")]
     pub(super) membership: Option<Arc<Membership>>,
+}
+
+/// Who told the address of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnnouncedBy {
+    /// The URL, or an endpoint.
+    Nobody,
+    #[cfg(feature = "cluster")]
+    Cluster,
+    #[cfg(feature = "sentinel")]
+    Sentinels,
 }
 
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
@@ -95,6 +107,7 @@ impl Node {
             text: address.to_string().into(),
             server: Arc::new(server_address(&address)),
             address,
+            announced_by: AnnouncedBy::Nobody,
             generation: 0,
             epoch: 0,
             told: ToldEpoch::default(),
@@ -113,9 +126,66 @@ impl Node {
     /// A node of a cluster.
     #[cfg(feature = "cluster")]
     pub(super) fn in_cluster(address: NodeAddress, membership: &Arc<Membership>) -> Self {
+        let announced_by = if membership.is_seed(&address) {
+            AnnouncedBy::Nobody
+        } else {
+            AnnouncedBy::Cluster
+        };
         Self {
+            announced_by,
             membership: Some(Arc::clone(membership)),
             ..Self::new(address)
+        }
+    }
+
+    /// The primary of a later generation.
+    pub(super) fn of_generation(address: NodeAddress, generation: u64, epoch: u64) -> Self {
+        Self {
+            generation,
+            epoch,
+            ..Self::new(address)
+        }
+    }
+
+    /// The server whose address the Sentinels have told.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn announced_by_sentinels(self) -> Self {
+        Self {
+            announced_by: AnnouncedBy::Sentinels,
+            ..self
+        }
+    }
+
+    /// Returns whether other servers have told the address.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced_by != AnnouncedBy::Nobody
+    }
+
+    /// Adds who told the address to the error of a server that can't be reached.
+    pub(super) fn explained(&self, error: LockError) -> LockError {
+        let advice = match self.announced_by {
+            AnnouncedBy::Nobody => return error,
+            #[cfg(feature = "cluster")]
+            AnnouncedBy::Cluster => {
+                "check that the server runs; the cluster announced this address: if this client reaches the server at \
+                 another one, set `address_map`"
+            }
+            #[cfg(feature = "sentinel")]
+            AnnouncedBy::Sentinels => {
+                "check that the server runs; the Sentinels announced this address: if this client reaches the server \
+                 at another one, set `address_map`"
+            }
+        };
+        match error {
+            LockError::Backend(error)
+                if matches!(
+                    error.kind(),
+                    BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
+                ) =>
+            {
+                LockError::Backend(error.with_advice(advice))
+            }
+            error => error,
         }
     }
 
@@ -279,15 +349,6 @@ impl Node {
         }
         let ended_at = self.ended_at.load(Ordering::Acquire);
         (ended_at > 0).then(|| Moment::from_nanos(ended_at))
-    }
-
-    /// The primary of a later generation.
-    pub(super) fn announced(address: NodeAddress, generation: u64, epoch: u64) -> Self {
-        Self {
-            generation,
-            epoch,
-            ..Self::new(address)
-        }
     }
 
     /// Records why a connection to the server is not used any more.

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::config::address_map::AddressMap;
+use crate::telemetry::Reporter;
+
 /// The servers of a manager, and how to reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -45,6 +48,19 @@ pub(crate) enum NodeAddress {
     /// A host name, or an IP address without brackets.
     Tcp(String, u16),
     Unix(PathBuf),
+}
+
+impl NodeAddress {
+    /// Returns the address at which this client reaches an announced one; `None` if that is the announced one.
+    pub(super) fn reached_by(&self, map: Option<&AddressMap>, reporter: &Reporter) -> Option<Self> {
+        match (self, map) {
+            (Self::Tcp(host, port), Some(map)) => {
+                let (host, port) = map.reach(host, *port, reporter)?;
+                Some(Self::Tcp(host, port))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a connection sends first.

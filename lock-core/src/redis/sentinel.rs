@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::dial::SharedTls;
 use super::node::{Node, is_replica};
 use super::place::{Login, NodeAddress, SentinelPlace};
+use crate::config::address_map::AddressMap;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
@@ -56,6 +57,21 @@ pub(super) struct SentinelWatch {
 struct SentinelAccess {
     login: Login,
     tls: Option<SharedTls>,
+    /// The Sentinels of the URL. Others have told the addresses of all others.
+    of_url: Arc<[NodeAddress]>,
+    address_map: Option<AddressMap>,
+    reporter: Arc<Reporter>,
+}
+
+impl SentinelAccess {
+    /// Returns the address at which this client reaches a Sentinel.
+    fn reach(&self, address: &NodeAddress) -> NodeAddress {
+        if self.of_url.contains(address) {
+            return address.clone();
+        }
+        let reached = address.reached_by(self.address_map.as_ref(), &self.reporter);
+        reached.unwrap_or_else(|| address.clone())
+    }
 }
 
 struct WatchState {
@@ -80,8 +96,8 @@ impl Known {
     fn withdraw(&mut self, now: Moment) -> u64 {
         if self.withdrawn_at.replace(now).is_none() {
             let (address, epoch) = (self.node.address.clone(), self.node.epoch);
-            let node = Node::announced(address, self.node.generation + 1, epoch);
-            self.node = Arc::new(node);
+            let node = Node::of_generation(address, self.node.generation + 1, epoch);
+            self.node = Arc::new(node.announced_by_sentinels());
         }
         self.node.generation
     }
@@ -92,6 +108,7 @@ impl SentinelWatch {
     pub(super) async fn begin(
         place: SentinelPlace,
         tls: Option<SharedTls>,
+        address_map: Option<AddressMap>,
         reporter: Arc<Reporter>,
         patience: Duration,
         limit: Duration,
@@ -101,11 +118,15 @@ impl SentinelWatch {
         } else {
             Introduction::ByAll
         };
+        let of_url = place.sentinels.iter().cloned().collect();
         let sentinels = KnownSentinels::of_url(place.sentinels, introduction);
         let watch = Self {
             sentinels: SentinelAccess {
                 login: place.login,
                 tls,
+                of_url,
+                address_map,
+                reporter: Arc::clone(&reporter),
             },
             service: place.service,
             patience,
@@ -304,8 +325,8 @@ impl WatchState {
             None => (0, 0),
         };
         let epoch = announced.epoch.max(epoch);
-        let node = Node::announced(announced.address.clone(), generation, epoch);
-        let node = Arc::new(node);
+        let node = Node::of_generation(announced.address.clone(), generation, epoch);
+        let node = Arc::new(node.announced_by_sentinels());
         self.is_unusable = false;
         self.known = Some(Known {
             announced,

@@ -277,6 +277,8 @@ labels! {
         Credentials = "credential_provider",
         /// The function that returns the tag of a holder.
         HolderTag = "holder_tag",
+        /// The function of an [address map](crate::LockManagerBuilder::address_map).
+        AddressMap = "address_map",
         /// The waker of a task.
         Waker = "waker",
         /// Code on the thread of the background worker.

@@ -43,6 +43,13 @@ fn fields() -> Vec<String> {
     lines.map(|(field, _)| field.trim().to_owned()).collect()
 }
 
+/// Returns the variable of a field.
+fn variable_of(field: &str) -> Option<String> {
+    let variable = format!("DISTRIBUTED_LOCK_{}", field.to_uppercase());
+    let is_known = SETTINGS.iter().any(|(name, _)| *name == variable);
+    is_known.then_some(variable)
+}
+
 #[test]
 fn guide_has_all_settings_with_their_defaults_and_ranges() {
     let default = ManagerSettings::default();
@@ -92,6 +99,11 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
                 + "; 0s means never again",
         ),
         (
+            "address_map",
+            "none".to_owned(),
+            "`host:port` or a host, to the same".to_owned(),
+        ),
+        (
             "label",
             "host and process id".to_owned(),
             format!("at most {MAX_LABEL} bytes; longer ones are cut; must not begin with `revoked by `"),
@@ -125,13 +137,8 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
         ),
     ];
     assert_eq!(rows.each_ref().map(|(field, ..)| *field)[..], fields());
-    let has_variable = |field: &str| {
-        let variable = format!("DISTRIBUTED_LOCK_{}", field.to_uppercase());
-        let is_known = SETTINGS.iter().any(|(name, _)| *name == variable);
-        is_known.then_some(variable)
-    };
     let row = |(field, default, range): &(&str, String, String)| {
-        let variable = has_variable(field).map_or_else(String::new, |it| format!(" `{it}`"));
+        let variable = variable_of(field).map_or_else(String::new, |it| format!(" `{it}`"));
         format!("| `{field}` |{variable} | {default} | {range} |\n")
     };
     let head = "| Setting | Variable | Default | Range |\n|---|---|---|---|\n";
@@ -141,7 +148,7 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
         page.contains(&table),
         "docs/configuration.md has an outdated table; replace it with:\n\n{table}"
     );
-    let variables = rows.iter().filter_map(|(field, ..)| has_variable(field));
+    let variables = rows.iter().filter_map(|(field, ..)| variable_of(field));
     assert_eq!(variables.count(), SETTINGS.len(), "a variable has no field");
 }
 

@@ -173,6 +173,11 @@ fn wrong_times_and_settings_name_their_flags() {
             &["--prefix", "a{b"],
             "invalid --prefix `a{b`: use no braces; put the hash tag into the name",
         ),
+        (
+            &["--address-map", "10.0.0.2->h,10.0.0.3:0->h:1"],
+            "invalid --address-map `10.0.0.3:0->h:1`: write two addresses such as `10.0.0.2:6379` and \
+             `localhost:7001`, or two hosts; an IPv6 address with a port is in brackets",
+        ),
     ] {
         let (_, stderr) = code(&Lockctl::on(&server, &run(flags, &["true"])));
         assert_eq!(stderr, format!("lockctl: {text}\n"));

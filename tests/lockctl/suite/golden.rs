@@ -80,7 +80,7 @@ fn help_man_completions_golden() {
 fn help_leaves_out_what_a_command_ignores() {
     for arguments in [["man", "--help"], ["man", "man"], ["completions", "--help"]] {
         let text = printed(&arguments).replace('\\', "");
-        for flag in ["--url", "--prefix", "--timeout"] {
+        for flag in ["--url", "--prefix", "--timeout", "--address-map"] {
             assert!(!text.contains(flag), "{arguments:?}: {text}");
         }
         assert!(text.contains("--color"), "{arguments:?}: {text}");

@@ -12,6 +12,7 @@ use test_support::{Failover, RedisCluster, RedisServer, Reply, eventually_async}
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod announced;
 mod atomic_moves;
 mod clocks;
 mod down;

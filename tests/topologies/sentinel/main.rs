@@ -7,6 +7,7 @@ use test_support::{Direction, Proxy, RedisServer, SentinelService, eventually_as
 use tests::{fencing_token, one_attempt};
 use topologies::connect;
 
+mod announced;
 mod learning;
 mod redisson;
 mod reports;

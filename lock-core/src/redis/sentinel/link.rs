@@ -254,9 +254,10 @@ impl SentinelLink {
 
     async fn dial(&self) -> Result<Stream, LockError> {
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
-        let resolved = resolve(&self.address).await;
+        let address = self.access.reach(&self.address);
+        let resolved = resolve(&address).await;
         let resolved = resolved.map_err(|error| self.failed(&error.into()))?;
-        let stream = dial(&self.address, &resolved, tls, &is_securing).await?;
+        let stream = dial(&address, &resolved, tls, &is_securing).await?;
         stream.map_err(|error| self.failed(&error))
     }
 }

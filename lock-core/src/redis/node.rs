@@ -24,7 +24,8 @@ pub(super) struct Node {
     pub(super) text: Arc<str>,
     /// The address, for telemetry.
     pub(super) server: Arc<ServerAddress>,
-    announced_by: AnnouncedBy,
+    /// What to do when the server can't be reached, if other servers have told its address.
+    announced: Option<&'static str>,
     /// Grows when another server is the primary. Connections of an earlier generation are not used.
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
@@ -48,16 +49,13 @@ pub(super) struct Node {
     pub(super) membership: Option<Arc<Membership>>,
 }
 
-/// Who told the address of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AnnouncedBy {
-    /// The URL, or an endpoint.
-    Nobody,
-    #[cfg(feature = "cluster")]
-    Cluster,
-    #[cfg(feature = "sentinel")]
-    Sentinels,
-}
+/// What to do when a server can't be reached whose address the cluster has told.
+#[cfg(feature = "cluster")]
+const ANNOUNCED_BY_CLUSTER: &str = "check that the server runs; the cluster announced this address: if this client reaches \
+     the server at another one, set `address_map`";
+#[cfg(feature = "sentinel")]
+const ANNOUNCED_BY_SENTINELS: &str = "check that the server runs; the Sentinels announced this address: if this client \
+     reaches the server at another one, set `address_map`";
 
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
 #[derive(Debug, Default)]
@@ -107,7 +105,7 @@ impl Node {
             text: address.to_string().into(),
             server: Arc::new(server_address(&address)),
             address,
-            announced_by: AnnouncedBy::Nobody,
+            announced: None,
             generation: 0,
             epoch: 0,
             told: ToldEpoch::default(),
@@ -126,13 +124,8 @@ impl Node {
     /// A node of a cluster.
     #[cfg(feature = "cluster")]
     pub(super) fn in_cluster(address: NodeAddress, membership: &Arc<Membership>) -> Self {
-        let announced_by = if membership.is_seed(&address) {
-            AnnouncedBy::Nobody
-        } else {
-            AnnouncedBy::Cluster
-        };
         Self {
-            announced_by,
+            announced: (!membership.is_seed(&address)).then_some(ANNOUNCED_BY_CLUSTER),
             membership: Some(Arc::clone(membership)),
             ..Self::new(address)
         }
@@ -151,41 +144,23 @@ impl Node {
     #[cfg(feature = "sentinel")]
     pub(super) fn announced_by_sentinels(self) -> Self {
         Self {
-            announced_by: AnnouncedBy::Sentinels,
+            announced: Some(ANNOUNCED_BY_SENTINELS),
             ..self
         }
     }
 
     /// Returns whether other servers have told the address.
     pub(super) fn is_announced(&self) -> bool {
-        self.announced_by != AnnouncedBy::Nobody
+        self.announced.is_some()
     }
 
     /// Adds who told the address to the error of a server that can't be reached.
     pub(super) fn explained(&self, error: LockError) -> LockError {
-        let advice = match self.announced_by {
-            AnnouncedBy::Nobody => return error,
-            #[cfg(feature = "cluster")]
-            AnnouncedBy::Cluster => {
-                "check that the server runs; the cluster announced this address: if this client reaches the server at \
-                 another one, set `address_map`"
-            }
-            #[cfg(feature = "sentinel")]
-            AnnouncedBy::Sentinels => {
-                "check that the server runs; the Sentinels announced this address: if this client reaches the server \
-                 at another one, set `address_map`"
-            }
-        };
-        match error {
-            LockError::Backend(error)
-                if matches!(
-                    error.kind(),
-                    BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
-                ) =>
-            {
+        match (error, self.announced) {
+            (LockError::Backend(error), Some(advice)) if could_not_be_reached(error.kind()) => {
                 LockError::Backend(error.with_advice(advice))
             }
-            error => error,
+            (error, _) => error,
         }
     }
 
@@ -474,6 +449,14 @@ fn server_address(address: &NodeAddress) -> ServerAddress {
         NodeAddress::Tcp(host, port) => ServerAddress::new(host.as_str(), Some(*port)),
         NodeAddress::Unix(_) => ServerAddress::new(address.to_string(), None),
     }
+}
+
+/// Returns whether no connection could be made.
+fn could_not_be_reached(kind: BackendErrorKind) -> bool {
+    matches!(
+        kind,
+        BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
+    )
 }
 
 /// Returns whether a server has said that it is no primary.

@@ -8,10 +8,12 @@ use clap::builder::styling::{Style, Styles};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use lock_core::{FencingToken, ManagerConfig};
+use lock_core::{FencingToken, ManagerConfig, parse_address_map};
 
 use crate::duration;
-use crate::exit;
+use crate::exit::{self, Exit};
+use crate::failure::Failure;
+use crate::text::tidy;
 
 #[cfg(unix)]
 mod run;
@@ -92,17 +94,15 @@ pub(crate) struct GlobalArgs {
     pub(crate) timeout: Duration,
 
     /// Where this machine reaches an address that the nodes of a cluster or the Sentinels announce, such as
-    /// 10.0.0.2:6379->localhost:7001. A comma separates several
+    /// 10.0.0.2:6379=localhost:7001. A comma separates several
     #[arg(
         long,
         global = true,
         env = "DISTRIBUTED_LOCK_ADDRESS_MAP",
         hide_env_values = true,
-        value_delimiter = ',',
-        value_parser = address_pair,
-        value_name = "FROM->TO"
+        value_name = "FROM=TO"
     )]
-    pub(crate) address_map: Vec<(String, String)>,
+    pub(crate) address_map: Option<String>,
 
     /// Writes JSON to stdout, also for errors. `run` writes only its errors: stdout is that of CMD
     #[arg(long, global = true)]
@@ -125,21 +125,20 @@ pub(crate) struct GlobalArgs {
     pub(crate) url_is_argument: bool,
 }
 
-/// Reads one pair of addresses, which the library checks.
-fn address_pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once("->");
-    let pair = pair.ok_or("write FROM->TO, such as 10.0.0.2:6379->localhost:7001")?;
-    Ok((pair.0.trim().to_owned(), pair.1.trim().to_owned()))
-}
-
 impl GlobalArgs {
-    /// Returns the settings of a manager.
-    pub(crate) fn config(&self) -> ManagerConfig {
+    /// Returns the settings of a manager. An empty variable is the same as none.
+    pub(crate) fn config(&self) -> Result<ManagerConfig, Failure> {
         let mut config = ManagerConfig::default();
         config.prefix = Some(self.prefix.clone());
         config.command_timeout = Some(self.timeout);
-        config.address_map = self.address_map.iter().cloned().collect();
-        config
+        let address_map = self.address_map.as_deref();
+        if let Some(text) = address_map.filter(|text| !text.is_empty()) {
+            config.address_map = parse_address_map(text).map_err(|advice| {
+                let text = format!("invalid --address-map `{}`: {advice}", tidy(text));
+                Failure::new(Exit::Config, "configuration", text)
+            })?;
+        }
+        Ok(config)
     }
 
     /// Names the place where the URL was set.
@@ -345,6 +344,10 @@ pub(crate) fn definitions() -> clap::Command {
             })
         });
     }
+    // It takes one server, whose address is in the URL.
+    definitions = definitions.mut_subcommand("doctor", |command| {
+        command.mut_arg("address_map", |arg| arg.hide(true))
+    });
     definitions
 }
 

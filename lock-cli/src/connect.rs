@@ -14,10 +14,11 @@ use crate::wording;
 /// How long the release of a lock may take at the end: as long as a service has for its shutdown.
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The ends of the variables that the library reads. `lockctl` reads the first two.
-const VARIABLES: [&str; 8] = [
+/// The ends of the variables that the library reads. `lockctl` reads the first three.
+const VARIABLES: [&str; 9] = [
     "URL",
     "PREFIX",
+    "ADDRESS_MAP",
     "DEFAULT_TTL",
     "DEFAULT_WAIT",
     "COMMAND_TIMEOUT",
@@ -36,8 +37,8 @@ fn warn_of_unknown_variables(output: &Output) {
         };
         if !VARIABLES.contains(&end) {
             output.warning(&format!(
-                "warning: unknown variable `{}`; lockctl reads DISTRIBUTED_LOCK_URL and \
-                 DISTRIBUTED_LOCK_PREFIX",
+                "warning: unknown variable `{}`; lockctl reads DISTRIBUTED_LOCK_URL, \
+                 DISTRIBUTED_LOCK_PREFIX and DISTRIBUTED_LOCK_ADDRESS_MAP",
                 tidy(&name)
             ));
         }
@@ -86,7 +87,7 @@ pub(crate) async fn to(
         ));
     }
     let mut builder = LockManager::builder()
-        .config(global.config())
+        .config(global.config()?)
         .shutdown_timeout(RELEASE_TIMEOUT);
     if let Some(label) = label {
         builder = builder.label(label);

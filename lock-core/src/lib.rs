@@ -47,6 +47,8 @@ pub mod macro_support;
 
 pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
 pub use config::Handover;
+#[doc(hidden)]
+pub use config::address_map::parse_address_map;
 #[cfg(feature = "redis")]
 pub use config::confirm::Confirm;
 #[cfg(feature = "redis")]
@@ -55,7 +57,6 @@ pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials}
 pub use config::endpoint::Endpoint;
 pub use config::manager_config::ManagerConfig;
 pub use config::overrides::Override;
-#[doc(hidden)]
 pub use config::parse_duration;
 #[cfg(feature = "__tls")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]

@@ -346,15 +346,15 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets where this client reaches the addresses that servers announce: the nodes of a cluster and the Sentinels of a
-    /// service, and the primaries that Sentinels name. Behind NAT, and where containers publish their ports, those differ
-    /// from the addresses that the servers know of themselves. Defaults to the announced addresses.
-    ///
-    /// The function gets a host and a port, and returns those to use, or `None` for the announced ones. It is called at
-    /// each attempt to connect, on any thread, and must not block. After a panic, which is counted, the announced address
-    /// is used. Addresses of the URL are used as they are. With TLS, the function gets the host name that a node announces,
-    /// if there is one, and the certificate is checked against the host that it returns. See
+    /// Sets where this client reaches the addresses that servers announce: those of the nodes of a cluster, of the primary
+    /// behind Sentinels, and of the Sentinels. Behind NAT, and where containers publish their ports, they differ from the
+    /// addresses that the servers know. Defaults to the announced addresses. See
     /// [`guide::topologies`](crate::guide::topologies#addresses-that-servers-announce).
+    ///
+    /// The function gets the host and the port of an announced address, and returns those to use, or `None` for the
+    /// announced ones. It is called at each attempt to connect, on any thread, and must not block. If it panics, or returns
+    /// an empty host or the port 0, the attempt fails. Addresses of the URL are used as they are. With TLS, it gets the host
+    /// name that a node announces first, and then the node's other addresses, until it returns `Some`.
     ///
     /// ```
     /// # use lock_core::LockManager;

@@ -17,8 +17,8 @@ pub struct LockStats {
     /// Releases that failed after the body of a lock had completed. The body's result was kept.
     pub releases_failed: u64,
     /// Panics of a tracing subscriber, of a metrics recorder, of an observer, of a
-    /// [holder tag](crate::LockManagerBuilder::holder_tag), of a provider of credentials, of an
-    /// [address map](crate::LockManagerBuilder::address_map), of a waker, or of the background worker. The library catches each of them, traces it as an error, and continues to renew and release
-    /// locks.
+    /// [holder tag](crate::LockManagerBuilder::holder_tag), of an
+    /// [address map](crate::LockManagerBuilder::address_map), of a provider of credentials, of a waker, or of the background
+    /// worker. The library catches each of them, traces it as an error, and continues to renew and release locks.
     pub panics: u64,
 }

@@ -40,7 +40,9 @@ pub(super) async fn checks(
 
 /// Acquires, renews and releases a lock.
 async fn lock_once(names: &Names, global: &GlobalArgs) -> Result<(), LockError> {
-    let builder = LockManager::builder().config(global.config());
+    let builder = LockManager::builder()
+        .prefix(&global.prefix)
+        .command_timeout(global.timeout);
     let url = global.url.as_deref().unwrap_or_default();
     let locks = builder.connect(url).await?;
     let request = locks.lock(names.name.as_str()).ttl(TTL);

@@ -3,18 +3,17 @@
 //! Nodes of a cluster and Sentinels announce addresses of their own network. Behind NAT, or in containers with published
 //! ports, a client needs others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use crate::error::BackendErrorKind;
 use crate::error::LockError;
 #[cfg(feature = "redis")]
 use crate::telemetry::{PanicSource, Reporter};
 use lock_protocol::wire::tidy;
-
-/// Between an announced address and the one that is used instead, in a configuration.
-pub(crate) const ARROW: &str = "->";
 
 /// A function that returns the address to use; `None` for the announced one.
 type Translate = dyn Fn(&str, u16) -> Option<(String, u16)> + Send + Sync;
@@ -34,43 +33,62 @@ impl AddressMap {
         let Self::Pairs(pairs) = self else {
             return Ok(());
         };
+        let mut seen = HashSet::new();
         for (from, to) in pairs {
-            if Pair::read(from, to).is_none() {
-                return Err(LockError::InvalidSetting {
-                    setting: "address_map",
-                    value: tidy(&format!("{from}{ARROW}{to}"), 80).into(),
-                    advice: "write two addresses such as `10.0.0.2:6379` and `localhost:7001`, or two hosts; \
-                             an IPv6 address with a port is in brackets"
-                        .into(),
-                });
+            let refused = |advice: &'static str| LockError::InvalidSetting {
+                setting: "address_map",
+                value: tidy(&format!("{from}={to}"), 80).into(),
+                advice: advice.into(),
+            };
+            let Some(pair) = Pair::read(from, to) else {
+                return Err(refused(
+                    "write two addresses such as `10.0.0.2:6379` and `localhost:7001`, or two hosts; an IPv6 address \
+                     with a port is in brackets",
+                ));
+            };
+            if !seen.insert((pair.from.host, pair.from.port)) {
+                return Err(refused(
+                    "another pair begins with the same address: remove one of them",
+                ));
             }
         }
         Ok(())
     }
 
-    /// Returns the host and port to use for an announced address; `None` for the announced ones. A panic of the user's
-    /// function is counted, and the announced address is used.
+    /// Returns the host and port to use for an announced address; `None` for the announced ones.
     #[cfg(feature = "redis")]
     pub(crate) fn reach(
         &self,
         host: &str,
         port: u16,
         reporter: &Reporter,
-    ) -> Option<(String, u16)> {
+    ) -> Result<Option<(String, u16)>, LockError> {
         match self {
             Self::Pairs(pairs) => {
+                let announced = canonical(host);
                 let pairs = pairs.iter().filter_map(|(from, to)| Pair::read(from, to));
-                let matching = pairs.filter(|pair| pair.applies_to(host, port));
+                let matching = pairs.filter(|pair| pair.applies_to(&announced, port));
                 // A pair with a port says more than one without.
-                let pair = matching.max_by_key(|pair| pair.from.port.is_some())?;
-                let to = pair.to;
-                Some((to.host.to_owned(), to.port.unwrap_or(port)))
+                let pair = matching.max_by_key(|pair| pair.from.port.is_some());
+                Ok(pair.map(|pair| (pair.to.host, pair.to.port.unwrap_or(port))))
             }
             Self::Function(translate) => {
                 let translated = || translate(host, port);
-                reporter
-                    .guarded(PanicSource::AddressMap, translated)
-                    .flatten()
+                let translated = reporter.guarded(PanicSource::AddressMap, translated);
+                match translated {
+                    Some(None) => Ok(None),
+                    Some(Some((host, port))) if !host.is_empty() && port != 0 => {
+                        Ok(Some((host, port)))
+                    }
+                    // The announced address may lead to a server that has nothing to do with these.
+                    _ => Err(LockError::advised(
+                        BackendErrorKind::Unreachable,
+                        format!(
+                            "the function of `address_map` gave no address for {host}, port {port}"
+                        ),
+                        "it must return a host and a port, or `None` for the announced ones, and must not panic",
+                    )),
+                }
             }
         }
     }
@@ -86,41 +104,38 @@ impl fmt::Debug for AddressMap {
 }
 
 /// One line of a map.
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing connects"))]
-struct Pair<'a> {
-    from: Side<'a>,
-    to: Side<'a>,
+struct Pair {
+    from: Side,
+    to: Side,
 }
 
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "nothing connects"))]
-struct Side<'a> {
-    host: &'a str,
+struct Side {
+    host: String,
     port: Option<u16>,
 }
 
-impl<'a> Pair<'a> {
-    fn read(from: &'a str, to: &'a str) -> Option<Self> {
+impl Pair {
+    fn read(from: &str, to: &str) -> Option<Self> {
         let (from, to) = (Side::read(from)?, Side::read(to)?);
         // Several ports that lead to one would be several nodes in one.
         let is_clear = from.port.is_some() || to.port.is_none();
-        is_clear.then_some(Self { from, to })
+        // A server listens there on all its addresses, and nobody connects to it.
+        let is_reachable = to.host != "0.0.0.0" && to.host != "::";
+        (is_clear && is_reachable).then_some(Self { from, to })
     }
 
     #[cfg(feature = "redis")]
     fn applies_to(&self, host: &str, port: u16) -> bool {
-        // The letters of a host name have no case.
-        self.from.host.eq_ignore_ascii_case(host) && self.from.port.is_none_or(|it| it == port)
+        self.from.host == host && self.from.port.is_none_or(|it| it == port)
     }
 }
 
-impl<'a> Side<'a> {
+impl Side {
     /// Reads `host`, `host:port`, `[address]`, `[address]:port`, or an IPv6 address without a port.
-    fn read(text: &'a str) -> Option<Self> {
+    fn read(text: &str) -> Option<Self> {
         if text.parse::<Ipv6Addr>().is_ok() {
-            return Some(Self {
-                host: text,
-                port: None,
-            });
+            let host = canonical(text);
+            return Some(Self { host, port: None });
         }
         let (host, rest) = if let Some(bracketed) = text.strip_prefix('[') {
             let (host, rest) = bracketed.split_once(']')?;
@@ -136,31 +151,46 @@ impl<'a> Side<'a> {
             (host, rest)
         };
         let port = match rest.strip_prefix(':') {
-            Some(port) => Some(port.parse().ok().filter(|port| *port != 0)?),
+            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(port.parse().ok().filter(|port| *port != 0)?)
+            }
             None if rest.is_empty() => None,
-            None => return None,
+            _ => return None,
         };
+        let host = canonical(host);
         Some(Self { host, port })
     }
 }
 
-/// Reads the pairs of an environment variable: `from->to,from->to`.
-pub(crate) fn from_text(text: &str) -> Result<BTreeMap<String, String>, String> {
+/// Returns one text for all that a host may be written as: the letters of a name have no case, and an IPv6 address has
+/// several forms.
+fn canonical(host: &str) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => host.to_ascii_lowercase(),
+    }
+}
+
+/// Reads an address map as an environment variable has it: `announced=reachable`, with a comma between two pairs. For
+/// configurations, and for the options of command lines. [`ManagerConfig::address_map`](crate::ManagerConfig::address_map)
+/// takes the result.
+///
+/// # Errors
+/// The message says what to write. A manager checks the addresses later.
+pub fn parse_address_map(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut pairs = BTreeMap::new();
     for pair in text.split(',') {
-        let Some((from, to)) = pair.split_once(ARROW) else {
-            return Err(format!(
-                "write `announced{ARROW}reachable`, such as `10.0.0.2:6379{ARROW}localhost:7001`, with a comma \
-                 between two of them"
-            ));
+        let Some((from, to)) = pair.split_once('=') else {
+            return Err(
+                "write `announced=reachable`, such as `10.0.0.2:6379=localhost:7001`, with a comma between two pairs"
+                    .to_owned(),
+            );
         };
         let (from, to) = (from.trim().to_owned(), to.trim().to_owned());
-        if let Some(before) = pairs.insert(from.clone(), to.clone())
-            && before != to
-        {
+        if pairs.insert(from, to).is_some() {
+            let pair = tidy(pair.trim(), 40);
             return Err(format!(
-                "`{}` occurs twice: remove one of them",
-                tidy(&from, 40)
+                "`{pair}` begins with the same address as another pair: remove one of them"
             ));
         }
     }
@@ -185,7 +215,7 @@ mod tests {
             ("10.0.0.2:6379", "localhost:7001"),
             ("10.0.0.2", "outside"),
             ("Node.Example", "127.0.0.1"),
-            ("[fd00::1]:6379", "[::1]:7003"),
+            ("[FD00:0::1]:6379", "[0:0::1]:7003"),
             ("fd00::2", "::1"),
             ("10.0.0.5:6379", "elsewhere"),
         ]);
@@ -200,7 +230,7 @@ mod tests {
             ("10.0.0.5", 6379, Some(("elsewhere", 6379))),
             ("10.0.0.3", 6379, None),
         ] {
-            let found = map.reach(host, port, &reporter);
+            let found = map.reach(host, port, &reporter).unwrap();
             let expected = expected.map(|(host, port)| (host.to_owned(), port));
             assert_eq!(found, expected, "{host}:{port}");
         }
@@ -208,11 +238,24 @@ mod tests {
 
     #[cfg(feature = "redis")]
     #[test]
-    fn panic_of_the_function_is_counted() {
+    fn function_without_an_address_is_an_error() {
         let reporter = Reporter::default();
-        let map = AddressMap::Function(Arc::new(|_, _| panic!("as the test wants")));
-        assert_eq!(map.reach("h", 1, &reporter), None);
-        assert_eq!(reporter.read().panics, 1);
+        let function = |translate: fn() -> Option<(String, u16)>| {
+            AddressMap::Function(Arc::new(move |_, _| translate()))
+        };
+        for (translate, panics) in [
+            ((|| panic!("as the test wants")) as fn() -> _, 1),
+            (|| Some((String::new(), 1)), 1),
+            (|| Some(("h".into(), 0)), 1),
+        ] {
+            let error = function(translate).reach("h", 1, &reporter).unwrap_err();
+            let text = error.to_string();
+            let expected = "`address_map` gave no address for h, port 1";
+            assert!(text.contains(expected), "{text}");
+            assert_eq!(reporter.read().panics, panics);
+        }
+        let found = function(|| None).reach("h", 1, &reporter).unwrap();
+        assert_eq!(found, None);
     }
 
     #[test]
@@ -224,6 +267,9 @@ mod tests {
             ("h:0", "h:1"),
             ("h:65536", "h:1"),
             ("h:x", "h:1"),
+            ("h:+1", "h:1"),
+            ("h", "0.0.0.0"),
+            ("h:1", "[::]:1"),
             ("a:b:1", "h:1"),
             ("[::1", "h:1"),
             ("[h]:1", "h:1"),
@@ -232,28 +278,38 @@ mod tests {
             ("h:1", "user@h:1"),
         ] {
             let error = pairs(&[(from, to)]).check().unwrap_err().to_string();
-            let shown = format!("`address_map` (`{from}->{to}`): write two addresses");
+            let shown = format!("`address_map` (`{from}={to}`): write two addresses");
             assert!(error.contains(&shown), "{error}");
         }
-        assert!(
-            pairs(&[("h", "i"), ("h:1", "i:2"), ("::1", "[::2]")])
-                .check()
-                .is_ok()
-        );
+        let valid = pairs(&[("h", "i"), ("h:1", "i:2"), ("::1", "[::2]")]);
+        assert!(valid.check().is_ok());
+    }
+
+    #[test]
+    fn address_with_two_pairs_is_refused() {
+        for (one, other) in [("Node", "node"), ("::1", "[::1]"), ("fd00:0::1", "fd00::1")] {
+            let error = pairs(&[(one, "h"), (other, "i")]).check().unwrap_err();
+            let text = error.to_string();
+            let expected = "another pair begins with the same address";
+            assert!(text.contains(expected), "{text}");
+        }
     }
 
     #[test]
     fn variable_has_pairs_with_commas_between_them() {
-        let read = from_text("10.0.0.2:6379->localhost:7001, a -> b").unwrap();
+        let read = parse_address_map("10.0.0.2:6379=localhost:7001, a = b").unwrap();
         let expected = [("10.0.0.2:6379", "localhost:7001"), ("a", "b")];
         assert!(read.iter().map(|(from, to)| (&**from, &**to)).eq(expected));
         for (text, message) in [
-            ("", "write `announced->reachable`"),
-            ("a", "write `announced->reachable`"),
-            ("a->b,", "write `announced->reachable`"),
-            ("a->b,a->c", "`a` occurs twice"),
+            ("", "write `announced=reachable`"),
+            ("a", "write `announced=reachable`"),
+            ("a=b,", "write `announced=reachable`"),
+            (
+                "a=b,a=c",
+                "`a=c` begins with the same address as another pair",
+            ),
         ] {
-            let error = from_text(text).unwrap_err();
+            let error = parse_address_map(text).unwrap_err();
             assert!(error.contains(message), "{error}");
         }
     }

@@ -48,7 +48,7 @@ pub(crate) const SETTINGS: [(&str, ReadVariable); 9] = [
         Ok(())
     }),
     ("DISTRIBUTED_LOCK_ADDRESS_MAP", |config, text| {
-        config.address_map = address_map::from_text(&text)?;
+        config.address_map = address_map::parse_address_map(&text)?;
         Ok(())
     }),
     ("DISTRIBUTED_LOCK_LABEL", |config, text| {
@@ -69,7 +69,7 @@ impl ManagerConfig {
     /// `DISTRIBUTED_LOCK_DEFAULT_TTL`, `DISTRIBUTED_LOCK_DEFAULT_WAIT`,
     /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
     /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written
-    /// as in the attribute: `30s`. The address map is written `10.0.0.2:6379->localhost:7001`, with a comma between two
+    /// as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma between two
     /// pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as
     /// a warning, once, with the name that it probably means.
     ///
@@ -224,7 +224,7 @@ mod tests {
             ("DISTRIBUTED_LOCK_DEFAULT_WAIT", "0s"),
             ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", "500ms"),
             ("DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT", "1m"),
-            ("DISTRIBUTED_LOCK_ADDRESS_MAP", "10.0.0.2:6379->h:1,i->j"),
+            ("DISTRIBUTED_LOCK_ADDRESS_MAP", "10.0.0.2:6379=h:1,i=j"),
             ("DISTRIBUTED_LOCK_LABEL", "a"),
             ("DISTRIBUTED_LOCK_CLIENT_NAME", "b"),
         ]);
@@ -263,7 +263,7 @@ mod tests {
             ("DEFAULT_TTL", "90000s", "at least 100 ms and at most 24 h"),
             ("COMMAND_TIMEOUT", "0s", "at least 1 ms"),
             ("PREFIX", "{a}:", "use no braces"),
-            ("ADDRESS_MAP", "h->i:1", "write two addresses"),
+            ("ADDRESS_MAP", "h=i:1", "write two addresses"),
             ("LABEL", "", "use the name of the service"),
             ("LABEL", "revoked by ops", "use the name of the service"),
         ] {

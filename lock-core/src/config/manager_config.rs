@@ -51,8 +51,8 @@ pub struct ManagerConfig {
     pub retry_interval: Option<Duration>,
     /// See [`resolve_interval`](crate::LockManagerBuilder::resolve_interval).
     pub resolve_interval: Option<Duration>,
-    /// See [`address_map`](crate::LockManagerBuilder::address_map). Here it is a table: from `host:port` to `host:port`,
-    /// or from a host, whatever the port, to another host.
+    /// See [`address_map`](crate::LockManagerBuilder::address_map). Here it is a table from announced addresses to
+    /// reachable ones: `host:port` to `host:port`, or a host, with all its ports, to a host.
     pub address_map: BTreeMap<String, String>,
     /// See [`label`](crate::LockManagerBuilder::label).
     pub label: Option<String>,

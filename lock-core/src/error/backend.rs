@@ -245,10 +245,10 @@ impl BackendError {
         }))
     }
 
-    /// The same error with a detail, such as the source of its URL.
+    /// The same error with a detail, such as the source of its URL. An earlier detail stays, because it knows more.
     pub(super) fn with_detail(&self, detail: &'static str) -> Self {
         Self(Arc::new(Details {
-            detail: Some(detail),
+            detail: self.0.detail.or(Some(detail)),
             ..(*self.0).clone()
         }))
     }

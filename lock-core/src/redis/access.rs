@@ -67,13 +67,6 @@ pub(super) struct Access {
     address_map: Option<AddressMap>,
 }
 
-/// Where a client connects to a server.
-pub(super) struct Reached {
-    pub(super) address: NodeAddress,
-    /// The address, for error texts.
-    pub(super) text: Arc<str>,
-}
-
 /// Returns the kind of a connection for lock commands that opens on this thread.
 pub(super) fn kind_of_this_thread() -> ConnectionKind {
     if std::thread::current().name() == Some(WORKER_THREAD) {
@@ -150,19 +143,21 @@ impl Access {
             .saturating_add(self.fencing_lead_us)
     }
 
-    /// Returns where this client reaches a server.
-    pub(super) fn reach(&self, node: &Node, reporter: &Reporter) -> Reached {
-        let map = self.address_map.as_ref().filter(|_| node.is_announced());
-        match node.address.reached_by(map, reporter) {
-            Some(address) => Reached {
-                text: format!("{address} (announced as {})", node.text).into(),
-                address,
-            },
-            None => Reached {
-                address: node.address.clone(),
-                text: Arc::clone(&node.text),
-            },
+    /// Returns the address at which this client reaches a server, and records it for error texts.
+    pub(super) fn reach(&self, node: &Node, reporter: &Reporter) -> Result<NodeAddress, LockError> {
+        let Some(map) = self.address_map.as_ref().filter(|_| node.is_announced()) else {
+            return Ok(node.address.clone());
+        };
+        let mut mapped = None;
+        for announced in std::iter::once(&node.address).chain(&node.aliases) {
+            mapped = announced.reached_by(map, reporter)?;
+            if mapped.is_some() {
+                break;
+            }
         }
+        let mapped = mapped.filter(|mapped| *mapped != node.address);
+        node.is_reached_at(mapped.as_ref());
+        Ok(mapped.unwrap_or_else(|| node.address.clone()))
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.

@@ -173,14 +173,14 @@ impl Confirmer {
             BackendErrorKind::NotReplicated,
             format!(
                 "the lock server at {} has written the lock, but {what} acknowledged it within {:?}",
-                connection.node().text,
+                connection.node().text(),
                 self.confirm.within
             ),
         ))
     }
 
     fn refused(&self, connection: &Connection, error: LockError) -> LockError {
-        let address = &connection.node().text;
+        let address = &connection.node().text();
         let Some(text) = error.source().map(ToString::to_string) else {
             return error;
         };

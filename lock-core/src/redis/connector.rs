@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::task::JoinSet;
 
-use super::access::{Access, Reached, kind_of_this_thread};
+use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
 use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
@@ -19,7 +19,7 @@ use super::link::Link;
 use super::location::Location;
 use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
 use super::node::{EpochReply, Node};
-use super::place::Protocol;
+use super::place::{NodeAddress, Protocol};
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
@@ -113,8 +113,7 @@ impl Connector {
 
     /// Returns the error for a caller whose time ran out before a connection was made.
     pub(super) fn no_answer(&self) -> LockError {
-        let node = self.node();
-        node.explained(no_answer_at(&node.text))
+        no_answer_of(&self.node())
     }
 
     /// Returns the report of a connection to a server.
@@ -171,7 +170,7 @@ impl Connector {
             Ok(turn)
         };
         let decided = tokio::time::timeout(deadline.left(), deciding).await;
-        decided.unwrap_or_else(|_elapsed| Err(no_answer_at(&node.text)))
+        decided.unwrap_or_else(|_elapsed| Err(no_answer_of(node)))
     }
 
     /// Opens a connection that receives messages.
@@ -239,18 +238,18 @@ impl Connector {
         kind: ConnectionKind,
         deadline: Deadline,
     ) -> Result<Begun, LockError> {
-        let reached = self.access.reach(node, &self.reporter);
-        let resolving = tokio::time::timeout(deadline.left(), resolve(&reached.address));
+        let address = self.access.reach(node, &self.reporter)?;
+        let resolving = tokio::time::timeout(deadline.left(), resolve(&address));
         let resolved = resolving
             .await
             .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| node.explained(connect_error(&reached.text, &error.into())))?;
+            .map_err(|error| node.explained(connect_error(&node.text(), &error.into())))?;
         let purpose = if self.location.resolved(node, &resolved) {
             Purpose::UseOfMoved
         } else {
             Purpose::Use
         };
-        let attempt = self.attempt(node, reached, login.clone(), kind, purpose, deadline);
+        let attempt = self.attempt(node, address, login.clone(), kind, purpose, deadline);
         let begun = attempt.at(resolved).await;
         let begun = begun.map_err(|error| node.explained(error))?;
         let run_id = begun.greeting.first.run_id;
@@ -275,8 +274,8 @@ impl Connector {
     ) -> Result<u64, LockError> {
         let (node, kind) = (self.node(), kind_of_this_thread());
         let (login, _issued) = self.login(&node, deadline).await?;
-        let reached = self.access.reach(&node, &self.reporter);
-        let attempt = self.attempt(&node, reached, login, kind, Purpose::Ask, deadline);
+        let address = node.address.clone();
+        let attempt = self.attempt(&node, address, login, kind, Purpose::Ask, deadline);
         Ok(attempt.at(addresses).await?.greeting.first.run_id)
     }
 
@@ -295,7 +294,7 @@ impl Connector {
     fn attempt(
         self: &Arc<Self>,
         node: &Arc<Node>,
-        reached: Reached,
+        address: NodeAddress,
         login: RedisConnectionInfo,
         kind: ConnectionKind,
         purpose: Purpose,
@@ -304,7 +303,7 @@ impl Connector {
         Arc::new(Attempt {
             connector: Arc::clone(self),
             node: Arc::clone(node),
-            reached,
+            address,
             login,
             kind,
             purpose,
@@ -346,7 +345,7 @@ enum Purpose {
 struct Attempt {
     connector: Arc<Connector>,
     node: Arc<Node>,
-    reached: Reached,
+    address: NodeAddress,
     login: RedisConnectionInfo,
     kind: ConnectionKind,
     purpose: Purpose,
@@ -403,9 +402,9 @@ impl Attempt {
         let begun = tokio::time::timeout(self.deadline.left(), beginning).await;
         begun.unwrap_or_else(|_elapsed| {
             if !is_securing.load(Ordering::Relaxed) {
-                return Err(no_answer_at(&self.reached.text));
+                return Err(no_answer_of(&self.node));
             }
-            let address = &self.reached.text;
+            let address = self.node.text();
             Err(LockError::advised(
                 BackendErrorKind::TimedOut,
                 format!("the lock server at {address} does not answer in TLS: no answer in time"),
@@ -423,8 +422,8 @@ impl Attempt {
         let access = &connector.access;
         let dial = || async {
             let tls = access.tls.as_ref();
-            let dialed = dial(&self.reached.address, address, tls, is_securing).await?;
-            dialed.map_err(|error| connect_error(&self.reached.text, &error))
+            let dialed = dial(&self.address, address, tls, is_securing).await?;
+            dialed.map_err(|error| connect_error(&node.text(), &error))
         };
         let fallback = match access.protocol {
             Some(_) => Fallback::Never,
@@ -459,11 +458,11 @@ impl Attempt {
     fn no_address(&self, failures: Vec<(SocketAddr, LockError)>) -> LockError {
         let context = format!(
             "no address of the lock server at {} can be used",
-            self.reached.text
+            self.node.text()
         );
         let labeled = |(address, error): (SocketAddr, _)| (format!("{}: ", address.ip()), error);
         of_several(context, failures.into_iter().map(labeled).collect())
-            .unwrap_or_else(|| no_answer_at(&self.reached.text))
+            .unwrap_or_else(|| no_answer_of(&self.node))
     }
 }
 
@@ -475,6 +474,9 @@ fn no_notifications() -> LockError {
     )
 }
 
-fn no_answer_at(address: &str) -> LockError {
-    timed_out(&format!("cannot connect to the lock server at {address}"))
+fn no_answer_of(node: &Node) -> LockError {
+    node.explained(timed_out(&format!(
+        "cannot connect to the lock server at {}",
+        node.text()
+    )))
 }

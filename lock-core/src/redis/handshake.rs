@@ -148,7 +148,7 @@ impl Handshake {
         let server_us = time
             .and_then(|time| time_of(time).ok_or_else(Refusal::unreadable))
             .map_err(|refusal| {
-                let text = format!("the lock server at {} rejects commands", node.text);
+                let text = format!("the lock server at {} rejects commands", node.text());
                 LockError::refused_as(text, &refusal)
             })?;
         let first = FirstReplies {
@@ -206,7 +206,7 @@ impl Handshake {
         if let Err(refusal) = &first.role
             && refusal.is_temporary()
         {
-            let text = format!("cannot read the role of the lock server at {}", node.text);
+            let text = format!("cannot read the role of the lock server at {}", node.text());
             return Err(LockError::refused_as(text, refusal));
         }
         let is_role_known = matches!(first.role, Ok(Some(_)));
@@ -345,7 +345,10 @@ impl Handshake {
         }
         LockError::advised(
             BackendErrorKind::Unsupported,
-            format!("the server at {} is not part of a Redis Cluster", node.text),
+            format!(
+                "the server at {} is not part of a Redis Cluster",
+                node.text()
+            ),
             if self.access.tls.is_some() {
                 "use rediss:// for a single server"
             } else {
@@ -394,7 +397,7 @@ impl Handshake {
         } else {
             "use redis+cluster:// instead of redis://"
         };
-        let text = format!("the server at {} is a node of a Redis Cluster", node.text);
+        let text = format!("the server at {} is a node of a Redis Cluster", node.text());
         LockError::advised(BackendErrorKind::Unsupported, text, advice)
     }
 
@@ -409,16 +412,16 @@ impl Handshake {
         if db != 0 && is_select_in_cluster(error) {
             self.is_clustered(node)
         } else if db != 0 && is_database_out_of_range(error) {
-            no_database(&node.text, db)
+            no_database(&node.text(), db)
         } else if failed.is_of_resp3(login) {
-            no_resp3(&node.text, &failed.text())
+            no_resp3(&node.text(), &failed.text())
         } else if failed.refusal.is_some() {
-            let text = format!("cannot connect to the lock server at {}", node.text);
+            let text = format!("cannot connect to the lock server at {}", node.text());
             failed.to_lock_error(&text)
         } else if self.access.tls.is_none() {
-            login_error(&node.text, error)
+            login_error(&node.text(), error)
         } else {
-            connect_error(&node.text, error)
+            connect_error(&node.text(), error)
         }
     }
 
@@ -520,12 +523,15 @@ fn since_epoch() -> Duration {
 
 /// Returns the error for a node that has an epoch and does not tell it now.
 pub(super) fn unknown_epoch(node: &Node, refusal: &Refusal) -> LockError {
-    let text = format!("cannot read the epoch of the lock server at {}", node.text);
+    let text = format!(
+        "cannot read the epoch of the lock server at {}",
+        node.text()
+    );
     LockError::refused_as(text, refusal)
 }
 
 pub(super) fn check_role(node: &Node, role: Role) -> Result<(), LockError> {
-    let address = &node.text;
+    let address = &node.text();
     match role {
         Role::Primary => Ok(()),
         Role::ActiveReplica => Err(LockError::advised(

@@ -103,7 +103,7 @@ impl Link {
     }
 
     pub(super) fn unreachable_text(&self) -> String {
-        format!("cannot reach the lock server at {}", self.node.text)
+        format!("cannot reach the lock server at {}", self.node.text())
     }
 
     /// Records a reply, or returns an error if the link was retired before the reply arrived. `is_executed` tells whether
@@ -184,7 +184,7 @@ impl Link {
             BackendErrorKind::NotPrimary,
             format!(
                 "the lock server at {} is not used as the primary any more",
-                self.node.text
+                self.node.text()
             ),
             "try again: the next call goes to the new primary",
         );

@@ -367,7 +367,7 @@ impl Seen<'_> {
 }
 
 fn broken(node: &Node, error: io::Error) -> LockError {
-    let text = format!("the subscription to {} broke", node.text);
+    let text = format!("the subscription to {} broke", node.text());
     io_error(text, &error.into())
 }
 

@@ -44,11 +44,12 @@ impl NodeMaker {
     pub(super) fn make_node(
         &self,
         address: &NodeAddress,
+        aliases: &[NodeAddress],
         membership: &Arc<Membership>,
     ) -> [RedisStore; 2] {
         let changes: [fn(Connector) -> Connector; 2] = [|it| it, Connector::asking];
         changes.map(|change| {
-            let node = Node::in_cluster(address.clone(), membership);
+            let node = Node::in_cluster(address.clone(), aliases.to_vec(), membership);
             self.at(&Location::Fixed(Arc::new(node)), change)
         })
     }

@@ -20,12 +20,13 @@ use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 /// One server, as connections see it.
 pub(super) struct Node {
     pub(super) address: NodeAddress,
-    /// The address, for error texts.
-    pub(super) text: Arc<str>,
+    shown: Mutex<Shown>,
     /// The address, for telemetry.
     pub(super) server: Arc<ServerAddress>,
-    /// What to do when the server can't be reached, if other servers have told its address.
+    /// Who announced the address; `None` if the URL has it.
     announced: Option<&'static str>,
+    /// Other addresses that the same server has announced.
+    pub(super) aliases: Vec<NodeAddress>,
     /// Grows when another server is the primary. Connections of an earlier generation are not used.
     pub(super) generation: u64,
     /// The configuration epoch of the Sentinels; 0 without Sentinels.
@@ -49,13 +50,20 @@ pub(super) struct Node {
     pub(super) membership: Option<Arc<Membership>>,
 }
 
-/// What to do when a server can't be reached whose address the cluster has told.
+/// How error texts show an address.
+struct Shown {
+    text: Arc<str>,
+    /// This client reaches the server at another address than the announced one.
+    is_mapped: bool,
+}
+
 #[cfg(feature = "cluster")]
-const ANNOUNCED_BY_CLUSTER: &str = "check that the server runs; the cluster announced this address: if this client reaches \
-     the server at another one, set `address_map`";
+const ANNOUNCED_BY_CLUSTER: &str = "the cluster announced this address; if this client reaches the server at another one, set \
+     `address_map`";
 #[cfg(feature = "sentinel")]
-const ANNOUNCED_BY_SENTINELS: &str = "check that the server runs; the Sentinels announced this address: if this client \
-     reaches the server at another one, set `address_map`";
+const ANNOUNCED_BY_SENTINELS: &str = "the Sentinels announced this address; if this client reaches the server at another one, set \
+     `address_map`";
+const MAPPED: &str = "`address_map` leads to this address";
 
 /// Whether connections speak RESP2, because the server has refused `HELLO`.
 #[derive(Debug, Default)]
@@ -102,10 +110,14 @@ enum Word {
 impl Node {
     pub(super) fn new(address: NodeAddress) -> Self {
         Self {
-            text: address.to_string().into(),
+            shown: Mutex::new(Shown {
+                text: address.to_string().into(),
+                is_mapped: false,
+            }),
             server: Arc::new(server_address(&address)),
             address,
             announced: None,
+            aliases: Vec::new(),
             generation: 0,
             epoch: 0,
             told: ToldEpoch::default(),
@@ -123,9 +135,14 @@ impl Node {
 
     /// A node of a cluster.
     #[cfg(feature = "cluster")]
-    pub(super) fn in_cluster(address: NodeAddress, membership: &Arc<Membership>) -> Self {
+    pub(super) fn in_cluster(
+        address: NodeAddress,
+        aliases: Vec<NodeAddress>,
+        membership: &Arc<Membership>,
+    ) -> Self {
         Self {
             announced: (!membership.is_seed(&address)).then_some(ANNOUNCED_BY_CLUSTER),
+            aliases,
             membership: Some(Arc::clone(membership)),
             ..Self::new(address)
         }
@@ -154,13 +171,37 @@ impl Node {
         self.announced.is_some()
     }
 
-    /// Adds who told the address to the error of a server that can't be reached.
+    /// Returns the address, for error texts.
+    pub(super) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.shown.lock().text)
+    }
+
+    /// Records at which address this client reaches the server; `None` for the announced one.
+    pub(super) fn is_reached_at(&self, mapped: Option<&NodeAddress>) {
+        let text = match mapped {
+            Some(mapped) => format!("{mapped} (announced as {})", self.address),
+            None => self.address.to_string(),
+        };
+        let shown = Shown {
+            text: text.into(),
+            is_mapped: mapped.is_some(),
+        };
+        *self.shown.lock() = shown;
+    }
+
+    /// Adds who announced the address to the error of a server that can't be reached.
     pub(super) fn explained(&self, error: LockError) -> LockError {
-        match (error, self.announced) {
-            (LockError::Backend(error), Some(advice)) if could_not_be_reached(error.kind()) => {
-                LockError::Backend(error.with_advice(advice))
+        use BackendErrorKind::{TimedOut, Tls, Unreachable};
+        let Some(announced) = self.announced else {
+            return error;
+        };
+        match error {
+            LockError::Backend(known) if matches!(known.kind(), TimedOut | Tls | Unreachable) => {
+                let is_mapped = self.shown.lock().is_mapped;
+                let detail = if is_mapped { MAPPED } else { announced };
+                LockError::Backend(known).with_detail(detail)
             }
-            (error, _) => error,
+            error => error,
         }
     }
 
@@ -272,7 +313,7 @@ impl Node {
             BackendErrorKind::Unreachable,
             format!(
                 "the server at {} does not belong to the cluster in use",
-                self.text
+                self.text()
             ),
             "the address may have been given to another server; the nodes of the cluster tell the new address",
         )
@@ -283,7 +324,7 @@ impl Node {
             BackendErrorKind::Unreachable,
             format!(
                 "the lock server at {} is another one than that of the open connections",
-                self.text
+                self.text()
             ),
             "use an address that leads to one server: locks of one server are free at another",
         )
@@ -449,14 +490,6 @@ fn server_address(address: &NodeAddress) -> ServerAddress {
         NodeAddress::Tcp(host, port) => ServerAddress::new(host.as_str(), Some(*port)),
         NodeAddress::Unix(_) => ServerAddress::new(address.to_string(), None),
     }
-}
-
-/// Returns whether no connection could be made.
-fn could_not_be_reached(kind: BackendErrorKind) -> bool {
-    matches!(
-        kind,
-        BackendErrorKind::Unreachable | BackendErrorKind::TimedOut
-    )
 }
 
 /// Returns whether a server has said that it is no primary.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::config::address_map::AddressMap;
+use crate::error::LockError;
 use crate::telemetry::Reporter;
 
 /// The servers of a manager, and how to reach them.
@@ -51,15 +52,17 @@ pub(crate) enum NodeAddress {
 }
 
 impl NodeAddress {
-    /// Returns the address at which this client reaches an announced one; `None` if that is the announced one.
-    pub(super) fn reached_by(&self, map: Option<&AddressMap>, reporter: &Reporter) -> Option<Self> {
-        match (self, map) {
-            (Self::Tcp(host, port), Some(map)) => {
-                let (host, port) = map.reach(host, *port, reporter)?;
-                Some(Self::Tcp(host, port))
-            }
-            _ => None,
-        }
+    /// Returns the address to which a map leads from an announced one, if it does.
+    pub(super) fn reached_by(
+        &self,
+        map: &AddressMap,
+        reporter: &Reporter,
+    ) -> Result<Option<Self>, LockError> {
+        let Self::Tcp(host, port) = self else {
+            return Ok(None);
+        };
+        let mapped = map.reach(host, *port, reporter)?;
+        Ok(mapped.map(|(host, port)| Self::Tcp(host, port)))
     }
 }
 

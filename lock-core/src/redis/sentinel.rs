@@ -65,12 +65,14 @@ struct SentinelAccess {
 
 impl SentinelAccess {
     /// Returns the address at which this client reaches a Sentinel.
-    fn reach(&self, address: &NodeAddress) -> NodeAddress {
-        if self.of_url.contains(address) {
-            return address.clone();
-        }
-        let reached = address.reached_by(self.address_map.as_ref(), &self.reporter);
-        reached.unwrap_or_else(|| address.clone())
+    fn reach(&self, address: &NodeAddress) -> Result<NodeAddress, LockError> {
+        let mapped = match &self.address_map {
+            Some(map) if !self.of_url.contains(address) => {
+                address.reached_by(map, &self.reporter)?
+            }
+            _ => None,
+        };
+        Ok(mapped.unwrap_or_else(|| address.clone()))
     }
 }
 
@@ -191,7 +193,7 @@ impl SentinelWatch {
             BackendErrorKind::NoPrimary,
             format!(
                 "the lock server at {} was a replica, and no Sentinel has named it since",
-                node.text
+                node.text()
             ),
         ))
     }

@@ -101,7 +101,7 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
         (
             "address_map",
             "none".to_owned(),
-            "`host:port` or a host, to the same".to_owned(),
+            "`host:port` to `host:port`, or a host to a host".to_owned(),
         ),
         (
             "label",

@@ -174,9 +174,14 @@ fn wrong_times_and_settings_name_their_flags() {
             "invalid --prefix `a{b`: use no braces; put the hash tag into the name",
         ),
         (
-            &["--address-map", "10.0.0.2->h,10.0.0.3:0->h:1"],
-            "invalid --address-map `10.0.0.3:0->h:1`: write two addresses such as `10.0.0.2:6379` and \
+            &["--address-map", "10.0.0.2=h,10.0.0.3:0=h:1"],
+            "invalid --address-map `10.0.0.3:0=h:1`: write two addresses such as `10.0.0.2:6379` and \
              `localhost:7001`, or two hosts; an IPv6 address with a port is in brackets",
+        ),
+        (
+            &["--address-map", "10.0.0.2"],
+            "invalid --address-map `10.0.0.2`: write `announced=reachable`, such as \
+             `10.0.0.2:6379=localhost:7001`, with a comma between two pairs",
         ),
     ] {
         let (_, stderr) = code(&Lockctl::on(&server, &run(flags, &["true"])));
@@ -417,13 +422,14 @@ fn unknown_variables_are_warned_about() {
         assert!(GUIDE.contains(&name), "{name}");
         program = program.env(&name, "1s");
     }
+    let program = program.env("DISTRIBUTED_LOCK_ADDRESS_MAP", "a=b");
     assert_eq!(code(&program).1, "");
     let (exit, stderr) = code(&list().env("DISTRIBUTED_LOCK_PREFX", "s3cret"));
     assert_eq!(exit, 0);
     assert_eq!(
         stderr,
         "lockctl: warning: unknown variable `DISTRIBUTED_LOCK_PREFX`; lockctl reads \
-         DISTRIBUTED_LOCK_URL and DISTRIBUTED_LOCK_PREFIX\n"
+         DISTRIBUTED_LOCK_URL, DISTRIBUTED_LOCK_PREFIX and DISTRIBUTED_LOCK_ADDRESS_MAP\n"
     );
     let loud = Lockctl::on(&server, &["list"]).env("DISTRIBUTED_LOCK_PREFX", "s3cret");
     assert!(code(&loud).1.starts_with(&stderr));

@@ -1,6 +1,7 @@
 //! Certificates for servers and clients, made with the program `openssl`.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,6 +69,11 @@ impl Authority {
     /// Makes a certificate for a client.
     pub fn client(&self) -> Certificate {
         self.sign("client", "DNS:client", &["-days", "30"])
+    }
+
+    /// Makes the certificate of a server that is known by its number only.
+    pub fn server_at(&self, ip: IpAddr) -> Certificate {
+        self.sign(&ip.to_string(), &format!("IP:{ip}"), &["-days", "30"])
     }
 
     /// Makes the certificate of a server with another name.

@@ -1,8 +1,11 @@
 //! Nodes that announce addresses which only they can reach, as in containers.
 
+use std::net::Ipv4Addr;
+
 use lock_core::{BackendErrorKind, LockManager};
 use test_support::fixtures::SOON;
-use test_support::{Failover, RedisCluster, RedisServer};
+use test_support::tls::shown;
+use test_support::{Authority, Failover, Proxy, RedisCluster, RedisServer};
 use tests::{backend_error_kind, one_attempt};
 use topologies::connect;
 
@@ -27,6 +30,10 @@ async fn announced_names_are_reached_through_the_address_map() {
     let cluster = hidden();
     let ports: Vec<_> = cluster.nodes().iter().map(RedisServer::port).collect();
     let map = move |host: &str, _port: u16| {
+        // The address of the URL, which is used as it is.
+        if host == "127.0.0.1" {
+            return Some(("nowhere.invalid".to_owned(), 1));
+        }
         let number = host.strip_prefix("node-")?.strip_suffix(".invalid")?;
         let port = ports[number.parse::<usize>().ok()?];
         Some(("127.0.0.1".to_owned(), port))
@@ -62,9 +69,67 @@ async fn error_of_an_announced_address_names_the_address_map() {
     assert!(is_expected, "{text}");
     for part in [
         ".invalid:",
-        "the cluster announced this address",
+        "(the cluster announced this address;",
         "set `address_map`",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// The map has the numbers of the nodes, which announce the host name `localhost`. The certificates are valid for
+/// 127.0.0.1 only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_checked_against_the_mapped_host() {
+    let authority = Authority::new();
+    let cluster =
+        RedisCluster::start_tls(&authority, &authority.server_at(Ipv4Addr::LOCALHOST.into()));
+    let ports = cluster.nodes().iter().map(|node| node.tls_port().unwrap());
+    let ports: Vec<_> = ports.collect();
+    let url = |port: u16| {
+        let ca = shown(&authority.ca());
+        format!("rediss+cluster://127.0.0.1:{port}?ssl_ca_certs={ca}")
+    };
+    let connect = async |is_mapped: bool| {
+        let builder = one_attempt(LockManager::builder()).command_timeout(SOON);
+        let builder = builder.address_map(move |host, port| {
+            let is_number = is_mapped && host == "127.0.0.1";
+            is_number.then(|| (host.to_owned(), port))
+        });
+        builder.connect(&url(ports[0])).await.unwrap()
+    };
+    let held = connect(true).await.lock(NAME).acquire().await.unwrap();
+    held.release().await.unwrap();
+    let refused = connect(false).await.lock(NAME).try_acquire().await;
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.contains("localhost") && error.contains("set `address_map`"),
+        "{error}"
+    );
+}
+
+/// The map leads to a server that is no node of the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn error_of_a_wrong_pair_names_both_addresses() {
+    let cluster = hidden();
+    let other = RedisServer::start();
+    let gone = Proxy::in_front_of(&other);
+    gone.refuse();
+    for (address, says) in [
+        (
+            other.address(),
+            "does not belong to the cluster in use (`address_map` leads to this address)",
+        ),
+        (gone.address(), "(`address_map` leads to this address)"),
+    ] {
+        let builder = one_attempt(LockManager::builder());
+        let map = move |host: &str, _port: u16| {
+            let is_name = host.ends_with(".invalid");
+            is_name.then(|| (address.ip().to_string(), address.port()))
+        };
+        let locks = builder.address_map(map).connect(&one_seed(&cluster)).await;
+        let refused = locks.unwrap().lock(NAME).try_acquire().await.unwrap_err();
+        let text = refused.to_string();
+        let both = format!("{address} (announced as node-");
+        assert!(text.contains(&both) && text.contains(says), "{text}");
     }
 }

@@ -20,6 +20,11 @@ async fn announced_addresses_are_reached_through_the_address_map() {
     config.address_map = pairs
         .map(|(port, proxy)| (format!("127.0.0.1:{port}"), proxy.address().to_string()))
         .collect();
+    // The address of the URL is used as it is.
+    let of_url_text = of_url.address().to_string();
+    config
+        .address_map
+        .insert(of_url_text, "nowhere.invalid:1".into());
     let builder = one_attempt(LockManager::builder()).config(config);
     let url = format!("redis+sentinel://{}/mymaster", of_url.address());
     let locks = builder.connect(&url).await.unwrap();

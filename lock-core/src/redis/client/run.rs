@@ -600,7 +600,7 @@ fn is_unknown_script(reply: Reply<'_>) -> bool {
 fn refused(connection: &Connection, key: Option<&LockKey>, refusal: &Refusal) -> LockError {
     let by = RefusedBy {
         user: connection.user.as_deref(),
-        server: &connection.node().text,
+        server: &connection.node().text(),
     };
     let error = LockError::refused(&by, key, refusal);
     if breaks_connection(&error) {

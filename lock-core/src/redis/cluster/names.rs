@@ -55,6 +55,14 @@ impl NodeNames {
         self.0.extend(other.0);
     }
 
+    /// Returns the other addresses of the node with this one.
+    pub(super) fn aliases_of(&self, name: &NodeAddress) -> Vec<NodeAddress> {
+        let of_node =
+            |(endpoint, known): &(&NodeAddress, &NodeAddress)| *known == name && *endpoint != name;
+        let endpoints = self.0.iter().filter(of_node);
+        endpoints.map(|(endpoint, _)| endpoint.clone()).collect()
+    }
+
     /// Returns the address to connect to; `None` for an address that is in no reply.
     pub(super) fn name_of(&self, address: &NodeAddress) -> Option<&NodeAddress> {
         let name = self.0.get(address);
@@ -103,6 +111,11 @@ mod tests {
             );
         }
         assert_eq!(names.name_of(&at("seed", 7001)), None);
+        assert_eq!(
+            names.aliases_of(&at("b.example", 7000)),
+            [at("10.0.0.2", 7000)]
+        );
+        assert_eq!(names.aliases_of(&at("10.0.0.3", 7000)), []);
     }
 
     #[test]

@@ -128,10 +128,14 @@ impl ClusterNodes {
 
     /// Returns the node at an address, and makes it if it is unknown.
     pub(super) fn node(&self, address: &NodeAddress) -> Arc<ClusterNode> {
-        if let Some(known) = self.state.lock().nodes.get(address) {
-            return Arc::clone(known);
-        }
-        let [server, asking] = self.maker.make_node(address, &self.membership);
+        let aliases = {
+            let state = self.state.lock();
+            if let Some(known) = state.nodes.get(address) {
+                return Arc::clone(known);
+            }
+            state.names.aliases_of(address)
+        };
+        let [server, asking] = self.maker.make_node(address, &aliases, &self.membership);
         let made = Arc::new(ClusterNode {
             address: address.clone(),
             server,

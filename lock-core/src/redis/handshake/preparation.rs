@@ -117,7 +117,7 @@ impl Preparation<'_> {
         let failed = |refusal: Refusal| {
             let text = format!(
                 "cannot read the commands of the lock server at {}",
-                self.node.text
+                self.node.text()
             );
             LockError::refused_as(text, &refusal)
         };
@@ -154,7 +154,7 @@ impl Preparation<'_> {
                 Ok(())
             }
             Ok(OwnerCheck::Command(_) | OwnerCheck::Transaction) => Ok(()),
-            Err(_unsupported) => Err(no_owner_commands(&self.node.text)),
+            Err(_unsupported) => Err(no_owner_commands(&self.node.text())),
         }
     }
 }
@@ -166,7 +166,7 @@ pub(super) async fn ask(
     write: impl FnOnce(&mut CommandBuf<'_>),
 ) -> Result<Vec<u8>, LockError> {
     let replies = login::ask(stream, write).await;
-    replies.map_err(|error| connect_error(&node.text, &error.into()))
+    replies.map_err(|error| connect_error(&node.text(), &error.into()))
 }
 
 /// Returns whether the server may have refused a script's text rather than the command or the user.

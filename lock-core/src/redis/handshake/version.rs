@@ -21,7 +21,7 @@ pub(super) fn check_version(
     };
     let text = format!(
         "the lock server at {} is Redis {}",
-        node.text,
+        node.text(),
         tidy(text, MAX_LABEL)
     );
     if numbers < OLDEST {

@@ -43,7 +43,7 @@ pub(super) struct Roster {
 
 impl Roster {
     pub(super) fn new(stores: &[RedisStore], quarantine: Duration) -> Self {
-        let address = |store: &RedisStore| Arc::clone(&store.client.pool.connector.node().text);
+        let address = |store: &RedisStore| store.client.pool.connector.node().text();
         Self {
             members: Mutex::new(Members::new(stores.len(), quarantine)),
             addresses: stores.iter().map(address).collect(),

@@ -254,7 +254,7 @@ impl SentinelLink {
 
     async fn dial(&self) -> Result<Stream, LockError> {
         let (tls, is_securing) = (self.access.tls.as_ref(), AtomicBool::new(false));
-        let address = self.access.reach(&self.address);
+        let address = self.access.reach(&self.address)?;
         let resolved = resolve(&address).await;
         let resolved = resolved.map_err(|error| self.failed(&error.into()))?;
         let stream = dial(&address, &resolved, tls, &is_securing).await?;

@@ -336,18 +336,17 @@ pub(crate) fn definitions() -> clap::Command {
     let mut definitions = Cli::command();
     // Gives each command the flags of all commands.
     definitions.build();
-    for name in WITHOUT_SERVER {
+    let without_server = WITHOUT_SERVER.map(|name| (name, &OF_SERVER[..]));
+    // It takes one server, whose address is in the URL.
+    let doctor = ("doctor", &["address_map"][..]);
+    for (name, ignored) in without_server.into_iter().chain([doctor]) {
         definitions = definitions.mut_subcommand(name, |command| {
             command.mut_args(|arg| {
-                let is_ignored = OF_SERVER.contains(&arg.get_id().as_str());
+                let is_ignored = ignored.contains(&arg.get_id().as_str());
                 if is_ignored { arg.hide(true) } else { arg }
             })
         });
     }
-    // It takes one server, whose address is in the URL.
-    definitions = definitions.mut_subcommand("doctor", |command| {
-        command.mut_arg("address_map", |arg| arg.hide(true))
-    });
     definitions
 }
 

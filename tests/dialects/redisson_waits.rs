@@ -48,8 +48,14 @@ fn subscribers(server: &RedisServer) -> i64 {
 
 pub(crate) async fn is_subscribed(server: &RedisServer) {
     eventually_async(SOON, async || subscribers(server) == 1).await;
-    // The waiter asks again after the confirmation.
-    tokio::time::sleep(ms(50)).await;
+    // The waiters ask again after the confirmation.
+    let mut before = -1;
+    eventually_async(SOON, async || {
+        tokio::time::sleep(ms(150)).await;
+        let now = scripts_run(server);
+        std::mem::replace(&mut before, now) == now
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
-use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms, time_to_expiry};
+use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
 use test_support::{Direction, Proxy, RedisServer};
 use tests::{SET_NX_PX, connect, supported_dialects};
 
@@ -192,7 +192,7 @@ async fn min_hold_keeps_the_key_but_not_the_caller() {
     for dialect in supported_dialects() {
         let server = RedisServer::start();
         let locks = connect_in(dialect, &server.url()).await;
-        let shortest = ms(400);
+        let shortest = ms(900);
         let started = Instant::now();
         let held = locks.lock(NAME).min_hold(shortest).acquire().await.unwrap();
         held.release().await.unwrap();
@@ -204,7 +204,8 @@ async fn min_hold_keeps_the_key_but_not_the_caller() {
         let next = locks.lock(NAME).wait(SOON).acquire().await.unwrap();
         let took = started.elapsed();
         assert!(took > shortest - ms(20), "{dialect}: {took:?}");
-        assert!(took < shortest + SLACK, "{dialect}: {took:?}");
+        // Far less than the ttl.
+        assert!(took < shortest * 4, "{dialect}: {took:?}");
         next.release().await.unwrap();
         assert!(!exists(&server, KEY), "{dialect}");
     }

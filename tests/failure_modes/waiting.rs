@@ -139,11 +139,11 @@ async fn f50_wait_that_ends_during_a_poll_times_out_as_contended() {
     let locks = connect_to(&proxy.url()).await;
     // A lock of another library, so that the first waiter polls every 50 ms.
     server.cli(&["SET", KEY, "another", "PX", "60000"]);
-    let wait = ms(50);
+    let wait = ms(700);
     let outcome = locks.lock(NAME).wait(wait).acquire().await;
     assert!(outcome.unwrap_err().is_contended());
     proxy.delay_round_trip(ms(200));
-    for wait in [ms(300), ms(360)] {
+    for wait in [ms(1_300), ms(1_360)] {
         let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
         let error = outcome.unwrap_err();
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");

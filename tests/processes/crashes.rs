@@ -4,11 +4,14 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager, Renew};
-use test_support::fixtures::{AT_ONCE, NAME, NOTICE, SLACK, SOON, keys};
+use test_support::fixtures::{AT_ONCE, NAME, SLACK, SOON, keys};
 use test_support::process::Process;
 use test_support::{Helper, RedisServer, eventually, helper};
-use tests::{connect, shut_down};
+use tests::{connect, in_time, shut_down};
 use tokio::task::JoinSet;
+
+/// How late an expired holder may be noticed on a busy machine.
+const LATE: Duration = Duration::from_secs(1);
 
 fn worker(server: &RedisServer) -> Helper {
     helper!("lock-worker").env("DISTRIBUTED_LOCK_URL", server.url())
@@ -72,13 +75,13 @@ async fn killed_holder_costs_at_most_its_ttl() {
     first.kill9();
     wait_until_held(&second, SOON);
     let took = killed.elapsed();
-    assert!(took <= ttl + SLACK, "{took:?}");
+    assert!(took <= ttl + LATE, "{took:?}");
 
     let killed = Instant::now();
     second.kill9();
     let guard = third.await.unwrap().unwrap();
     let took = killed.elapsed();
-    assert!(took <= ttl + SLACK, "{took:?}");
+    assert!(took <= ttl + LATE, "{took:?}");
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
     shut_down(&locks).await;
@@ -146,11 +149,7 @@ fn eight_wait(managers: &[LockManager; 2], wait: Duration) -> JoinSet<Result<(),
     for number in 0..8 {
         let request = managers[number % 2].lock(NAME).wait(wait);
         waiting.spawn(async move {
-            let asked = Instant::now();
-            let outcome = request.acquire().await;
-            let took = asked.elapsed();
-            assert!(took <= wait + NOTICE, "{took:?}: {outcome:?}");
-            let guard = outcome?;
+            let guard = in_time(wait, request.acquire()).await?;
             tokio::time::sleep(Duration::from_millis(10)).await;
             guard.release().await
         });
@@ -163,7 +162,7 @@ async fn waiters_survive_a_restart_of_the_server() {
     let server = RedisServer::start();
     let locks = [connect(&server).await, connect(&server).await];
     let held = locks[0].lock(NAME).acquire().await.unwrap();
-    let waiting = eight_wait(&locks, Duration::from_secs(4));
+    let waiting = eight_wait(&locks, SOON);
     wait_for_queue(&server, 8);
     tokio::task::block_in_place(|| server.restart());
     // The server saved nothing, so the lock is free, and there is time enough for all waiters.
@@ -183,7 +182,7 @@ async fn waiters_of_a_stopped_server_get_an_error() {
     let server = RedisServer::start();
     let locks = [connect(&server).await, connect(&server).await];
     let _held = locks[0].lock(NAME).acquire().await.unwrap();
-    let waiting = eight_wait(&locks, Duration::from_millis(1_200));
+    let waiting = eight_wait(&locks, Duration::from_secs(4));
     wait_for_queue(&server, 8);
     server.kill9();
     for outcome in waiting.join_all().await {
@@ -199,9 +198,12 @@ async fn lock_survives_a_restart_with_all_data() {
     let server = options.args(["--appendfsync", "always"]).start();
     let locks = [connect(&server).await, connect(&server).await];
     let renew = Renew::Every(Duration::from_millis(100));
-    let request = locks[0].lock(NAME).ttl(Duration::from_secs(3)).renew(renew);
+    let request = locks[0]
+        .lock(NAME)
+        .ttl(Duration::from_secs(15))
+        .renew(renew);
     let held = request.acquire().await.unwrap();
-    let waiting = eight_wait(&locks, Duration::from_secs(10));
+    let waiting = eight_wait(&locks, SOON);
     wait_for_queue(&server, 8);
     tokio::task::block_in_place(|| server.restart());
     held.renew().await.expect("the server kept the lock");

@@ -3,14 +3,17 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockGuard, LockManager, LockRequest};
-use test_support::fixtures::{AT_ONCE, NAME, QUEUE, SLACK, SOON, keys, ms, time_to_expiry};
+use test_support::fixtures::{AT_ONCE, NAME, QUEUE, SOON, keys, ms, time_to_expiry};
 use test_support::process::Process;
 use test_support::{RedisServer, eventually, helper};
 use tests::{connect, shut_down};
 use tokio::task::JoinHandle;
 
 /// The ttl of all holders that the tests kill.
-const TTL: Duration = ms(1_000);
+const TTL: Duration = ms(3_000);
+/// How late an expired holder may be noticed on a busy machine. Less than half of the ttl, by which the renewal of a living
+/// one would prolong it.
+const LATE: Duration = ms(1_000);
 
 /// Starts a process that waits for a lock of this kind, and holds it.
 fn start(server: &RedisServer, kind: &str) -> Process {
@@ -88,7 +91,7 @@ async fn killed_reader_costs_a_writer_its_own_ttl() {
     tokio::time::sleep(TTL / 2).await;
     living.renew().await.unwrap();
     living.release().await.unwrap();
-    granted_within(writer, killed, TTL + SLACK).await;
+    granted_within(writer, killed, TTL + LATE).await;
     nothing_is_left(&server, &[&locks]).await;
 }
 
@@ -104,7 +107,7 @@ async fn killed_reader_is_gone_when_others_renewed_longer() {
     wait_for_queue(&server, 1);
 
     dead.kill9();
-    tokio::time::sleep(TTL + SLACK).await;
+    tokio::time::sleep(TTL + LATE).await;
     assert!(!living.is_lost(), "the living reader was renewed");
     assert!(!writer.is_finished(), "a writer came in beside a reader");
     let released = Instant::now();
@@ -125,7 +128,7 @@ async fn killed_holder_of_a_permit_costs_its_own_ttl_though_others_renew() {
 
     let killed = Instant::now();
     dead.kill9();
-    granted_within(next, killed, TTL + SLACK).await;
+    granted_within(next, killed, TTL + LATE).await;
     assert!(!living.is_lost(), "the living holder was renewed");
     living.release().await.unwrap();
     nothing_is_left(&server, &[&locks]).await;
@@ -185,7 +188,7 @@ async fn killed_waiting_set_costs_its_own_ttl_at_most() {
     eventually(SOON, || server.cli(&["ZCARD", "{lock:a}:q"]).integer() == 1);
 
     dead.kill9();
-    granted_within(early, Instant::now(), TTL + SLACK).await;
+    granted_within(early, Instant::now(), TTL + LATE).await;
     wait_for_subscribers(&server, 1);
     let next = spawn(request(&locks));
     wait_for_queue(&server, 2);
@@ -231,7 +234,7 @@ async fn killed_holder_of_a_set_costs_its_own_ttl_and_not_less() {
     for (at, single) in singles.into_iter().enumerate() {
         let (guard, granted) = single.await.unwrap();
         let took = granted - killed;
-        assert!(took <= TTL + SLACK, "{}: {took:?}", SET[at]);
+        assert!(took <= TTL + LATE, "{}: {took:?}", SET[at]);
         assert!(took >= left[at], "{}: {took:?} of {left:?}", SET[at]);
         let next = guard.fencing_token().expect("every grant has a token");
         assert!(next.as_u64() > tokens[at], "{next} after {}", tokens[at]);
@@ -261,16 +264,16 @@ async fn next_set_gets_all_locks_of_a_killed_one_within_a_ttl() {
     let left = SET.map(|name| time_to_expiry(&server, &format!("lock:{name}")));
     wait_until_held(&next);
     let took = killed.elapsed();
-    assert!(took <= TTL + SLACK, "{took:?}");
+    assert!(took <= TTL + LATE, "{took:?}");
     assert!(took >= left[0].max(left[1]), "{took:?} of {left:?}");
     // It renews what it got.
     let busy = locks.lock_all(SET).try_acquire().await.unwrap();
     assert!(busy.is_none(), "{busy:?}");
-    tokio::time::sleep(TTL + SLACK).await;
+    tokio::time::sleep(TTL + LATE).await;
     let busy = locks.lock_all(SET).wait(ms(50)).acquire().await;
     assert!(busy.unwrap_err().is_contended());
     next.kill9();
-    let set = locks.lock_all(SET).wait(TTL + SLACK).acquire().await;
+    let set = locks.lock_all(SET).wait(TTL + LATE).acquire().await;
     set.unwrap().release().await.unwrap();
     nothing_is_left(&server, &[&locks]).await;
 }

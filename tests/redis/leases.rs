@@ -55,11 +55,11 @@ fn concurrent_renewals_do_not_lose_the_lock() {
 async fn run_keeps_the_lock_beyond_its_ttl() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let request = locks.lock(NAME).ttl(ms(300));
+    let request = locks.lock(NAME).ttl(ms(1_500));
     let value = || server.cli(&["GET", KEY]);
     let body = async |held: &LockGuard| {
         let before = value();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(ms(3_500)).await;
         assert_eq!(value(), before);
         held.is_lost()
     };
@@ -73,10 +73,10 @@ fn blocked_executor_keeps_its_lock() {
     let server = RedisServer::start();
     current_thread_runtime().block_on(async {
         let locks = connect(&server).await;
-        let request = locks.lock(NAME).ttl(ms(300));
+        let request = locks.lock(NAME).ttl(ms(1_500));
         let held = request.acquire().await.unwrap();
         let before = server.cli(&["GET", KEY]);
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(ms(3_500));
         assert!(!held.is_lost());
         assert_eq!(server.cli(&["GET", KEY]), before);
         held.release().await.unwrap();

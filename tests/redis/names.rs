@@ -106,8 +106,12 @@ mod followed {
         let it = Fixture::named("broken");
         let locks = it.connect(Duration::from_secs(3600)).await;
         // The worker has a connection of its own once it has renewed.
-        let held = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap();
-        eventually_async(SOON, async || it.proxies[0].open() == 2).await;
+        let held = locks.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
+        eventually_async(SOON, async || {
+            let clients = it.servers[0].cli(&["CLIENT", "LIST"]);
+            clients.text().matches("cmd=evalsha").count() == 2
+        })
+        .await;
         it.name.lead_to(&[SECOND]);
         it.proxies[0].cut(0);
         let next = locks.lock("other").wait(SOON).acquire().await.unwrap();
@@ -220,8 +224,12 @@ mod followed {
         let it = Fixture::named("two");
         it.name.lead_to(&[FIRST, SECOND]);
         let locks = it.connect(ms(20)).await;
-        let held = locks.lock(NAME).ttl(ms(1_500)).acquire().await.unwrap();
-        eventually_async(SOON, async || it.proxies[0].open() == 2).await;
+        let held = locks.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
+        eventually_async(SOON, async || {
+            let clients = it.servers[0].cli(&["CLIENT", "LIST"]);
+            clients.text().matches("cmd=evalsha").count() == 2
+        })
+        .await;
         it.name.lead_to(&[SECOND, FIRST]);
         it.proxies[0].cut(0);
         let next = locks.lock("other").wait(SOON).acquire().await.unwrap();

@@ -261,7 +261,8 @@ async fn waiters_keep_their_place_during_long_waits() {
 async fn thousand_waiters_of_one_manager_poll_rarely() {
     const WAITERS: i64 = 1_000;
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let patient = LockManager::builder().command_timeout(SOON);
+    let locks = connect_with(patient, &server.url()).await;
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let mut waiting = tokio::task::JoinSet::new();
     for _ in 0..WAITERS {
@@ -269,15 +270,24 @@ async fn thousand_waiters_of_one_manager_poll_rarely() {
     }
     let queued = async || server.cli(&["ZCARD", QUEUE]).integer() == WAITERS;
     eventually_async(SOON, queued).await;
-    let monitor = server.monitor();
+    let (monitor, started) = (server.monitor(), Instant::now());
     held.release().await.unwrap();
     while let Some(outcome) = waiting.join_next().await {
-        outcome.unwrap().unwrap().release().await.unwrap();
+        let released = outcome.unwrap().unwrap().release().await;
+        assert!(
+            matches!(released, Ok(()) | Err(LockError::Lost { .. })),
+            "{released:?}"
+        );
     }
     let commands = monitor.stop().client_commands_about(NAME);
-    // The waiters entered the queue before the recording, so each section costs its release only.
+    // The waiters entered the queue before the recording, so each section costs its release only. On a slow machine,
+    // they also poll.
     let sections = usize::try_from(WAITERS).unwrap();
-    assert!(commands <= sections + sections / 10 + 1, "{commands}");
+    let polls = 80 * usize::try_from(started.elapsed().as_secs()).unwrap();
+    assert!(
+        commands <= sections + sections / 10 + 1 + polls,
+        "{commands}, {polls} polls"
+    );
 }
 
 /// The script writes the counter before anything that it cannot undo, and the counter is broken.

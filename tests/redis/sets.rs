@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockManager, LockSet, Renew};
 use test_support::fixtures::{AT_ONCE, SOON, keys, ms};
 use test_support::monitor::Command as RecordedCommand;
-use test_support::{Direction, Lost, Monitor, Proxy, RedisServer, Reply, eventually_async};
+use test_support::{
+    Direction, Lost, Monitor, Proxy, RedisServer, Reply, completes_within, eventually_async,
+};
+use tests::in_time;
 
 use super::{connect, connect_with};
 
@@ -86,7 +89,7 @@ async fn waiting_set_costs_one_more_command_for_each_busy_name() {
     assert_eq!(server.cli(&["EXISTS", "lock:a"]).integer(), 1);
     assert_eq!(server.cli(&["EXISTS", "lock:c"]).integer(), 0);
     held.release().await.unwrap();
-    let set = tokio::time::timeout(AT_ONCE, waiting).await.unwrap();
+    let set = completes_within(AT_ONCE, waiting).await.unwrap();
     set.unwrap().unwrap().release().await.unwrap();
     let recording = monitor.stop();
     let count = |script: &str| {
@@ -102,15 +105,15 @@ async fn set_that_times_out_leaves_nothing_and_is_in_time() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let _held = locks.lock("c").acquire().await.unwrap();
-    for wait in [ms(60), ms(300)] {
+    for wait in [ms(600), ms(900)] {
         let began = Instant::now();
-        let error = locks.lock_all(NAMES).wait(wait).acquire().await;
+        let error = in_time(wait, locks.lock_all(NAMES).wait(wait).acquire()).await;
         let took = began.elapsed();
         assert!(
             matches!(&error, Err(LockError::Timeout { key, .. }) if &**key == "lock:c"),
             "{error:?}"
         );
-        assert!(took >= wait && took < wait + ms(250), "{took:?}");
+        assert!(took >= wait, "{took:?}");
         let only_holder = async || locked(&server) == ["lock:c"];
         eventually_async(AT_ONCE, only_holder).await;
     }
@@ -288,12 +291,12 @@ async fn early_locks_of_a_waiting_set_are_renewed() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let held = locks.lock("b").acquire().await.unwrap();
-    let set = locks.lock_all(["a", "b"]).ttl(ms(300)).wait(SOON);
+    let set = locks.lock_all(["a", "b"]).ttl(ms(1_500)).wait(SOON);
     let waiting = tokio::spawn(set.acquire());
     let has_first = async || server.cli(&["EXISTS", "lock:a"]).integer() == 1;
     eventually_async(AT_ONCE, has_first).await;
     let token = server.cli(&["GET", "lock:a"]).text().to_owned();
-    tokio::time::sleep(ms(900)).await;
+    tokio::time::sleep(ms(3_500)).await;
     assert_eq!(server.cli(&["GET", "lock:a"]).text(), token);
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();

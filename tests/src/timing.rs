@@ -7,51 +7,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lock_core::LockGuard;
+use test_support::Stalls;
 use test_support::fixtures::{NOTICE, SOON};
 
-/// Measures how long this thread was kept from running. The library may have been kept from running
-/// for as long, so that this time is no delay of the library.
-struct Canary {
-    last_tick: Instant,
-    not_running: Duration,
-}
-
-impl Canary {
-    const TICK: Duration = Duration::from_millis(5);
-
-    fn new() -> Self {
-        Self {
-            last_tick: Instant::now(),
-            not_running: Duration::ZERO,
-        }
-    }
-
-    /// Waits for a future, for one tick at most.
-    async fn tick<F: Future + Unpin>(&mut self, future: &mut F) -> Option<F::Output> {
-        let outcome = tokio::time::timeout(Self::TICK, future).await.ok();
-        let late = self.last_tick.elapsed().saturating_sub(Self::TICK);
-        // Timers count in milliseconds: a smaller delay says nothing.
-        if late > Self::TICK {
-            self.not_running += late;
-        }
-        self.last_tick = Instant::now();
-        outcome
-    }
-}
+/// The time between two looks at a lock that is going to be lost.
+const TICK: Duration = Duration::from_millis(5);
 
 /// Returns the outcome of a future. It must complete at most [`NOTICE`] after `limit`.
 pub async fn in_time<T: Debug>(limit: Duration, outcome: impl Future<Output = T>) -> T {
-    let started = Instant::now();
-    let mut canary = Canary::new();
-    let mut outcome = std::pin::pin!(outcome);
-    let outcome = loop {
-        if let Some(outcome) = canary.tick(&mut outcome).await {
-            break outcome;
-        }
-    };
+    let (started, stalls) = (Instant::now(), Stalls::from_now());
+    let outcome = outcome.await;
     let took = started.elapsed();
     assert!(
-        took <= limit + NOTICE + canary.not_running,
+        took <= limit + NOTICE + stalls.so_far(),
         "{took:?} instead of {limit:?}: {outcome:?}"
     );
     outcome
@@ -60,12 +28,11 @@ pub async fn in_time<T: Debug>(limit: Duration, outcome: impl Future<Output = T>
 /// Waits for the loss of a lock. Every way to learn of it must report it by the end of the lease,
 /// as this side last knew it, and no more than [`NOTICE`] later.
 pub async fn lost_in_time(held: &LockGuard) {
-    let started = Instant::now();
-    let mut canary = Canary::new();
+    let (started, stalls) = (Instant::now(), Stalls::from_now());
     let mut lost = held.lost();
     let mut lease_ends = started + held.remaining();
     loop {
-        let is_reported = canary.tick(&mut lost).await.is_some();
+        let is_reported = tokio::time::timeout(TICK, &mut lost).await.is_ok();
         let now = Instant::now();
         let remaining = held.remaining();
         assert!(
@@ -86,7 +53,7 @@ pub async fn lost_in_time(held: &LockGuard) {
     }
     let late = Instant::now().saturating_duration_since(lease_ends);
     assert!(
-        late <= NOTICE + canary.not_running,
+        late <= NOTICE + stalls.so_far(),
         "reported {late:?} after the end of the lease"
     );
 }

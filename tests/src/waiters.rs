@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockGuard, LockRequest};
 use test_support::fixtures::{SOON, queue_length};
-use test_support::{RedisServer, eventually_async};
+use test_support::{RedisServer, completes_within, eventually_async};
 use tokio::task::JoinHandle;
 
 /// A waiter in a task of its own.
@@ -23,8 +23,8 @@ pub async fn start_waiter(server: &RedisServer, request: LockRequest, entries: i
 
 /// Returns the guard of a waiter that must get the lock within this time.
 pub async fn granted(within: Duration, waiter: Waiter) -> LockGuard {
-    let granted = tokio::time::timeout(within, waiter).await;
-    let guard = granted.unwrap_or_else(|_| panic!("the waiter got no lock within {within:?}"));
+    let granted = completes_within(within, waiter).await;
+    let guard = granted.unwrap_or_else(|| panic!("the waiter got no lock within {within:?}"));
     guard.unwrap().unwrap()
 }
 

@@ -33,7 +33,7 @@ fn spans_have_the_fields_of_the_table() {
         let locks = tagged.connect(&server.url()).await.unwrap();
         let request = || locks.lock(NAME).template("spans:fields").ttl(LONG);
         let held = request().acquire().await.unwrap();
-        let failing = locks.lock(NAME).template("spans:failing").wait(ms(40));
+        let failing = locks.lock(NAME).template("spans:failing").wait(ms(700));
         failing.acquire().await.unwrap_err();
         let waiting = locks.lock(NAME).template("spans:waiting").wait(SOON);
         let waiter = start_waiter(&server, waiting, 1).await;

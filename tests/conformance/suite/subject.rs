@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{Capabilities, Dialect, LockGuard, LockManager, LockManagerBuilder, LockRequest};
 use test_support::fixtures::{AT_ONCE, SOON};
-use test_support::{RedisServer, eventually_async};
+use test_support::{RedisServer, completes_within, eventually_async};
 use tests::{Waiter, one_attempt, poll_once};
 
 /// The lock that most contracts use.
@@ -17,6 +17,8 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 
 /// Long enough that a busy machine does not exceed it between two lines of a contract.
 const SHORTEST_TTL: Duration = Duration::from_millis(300);
+/// The same where a renewal needs a server and a connection to run too.
+const SHORTEST_ON_A_SERVER: Duration = Duration::from_secs(1);
 
 /// A store under test.
 pub(crate) struct Subject {
@@ -115,7 +117,7 @@ impl Subject {
             capabilities: Dialect::Native.capabilities(),
             value_has_token: true,
             prefix: "lock:".into(),
-            shortest_ttl: SHORTEST_TTL,
+            shortest_ttl: SHORTEST_ON_A_SERVER,
         }
     }
 
@@ -204,9 +206,9 @@ async fn connect(builder: LockManagerBuilder, server: &RedisServer) -> LockManag
 
 /// Returns the output of a future that must complete within `limit`.
 pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
-    tokio::time::timeout(limit, future)
+    completes_within(limit, future)
         .await
-        .unwrap_or_else(|_| panic!("the future took longer than {limit:?}"))
+        .unwrap_or_else(|| panic!("the future took longer than {limit:?}"))
 }
 
 /// Returns the guard of a waiter that must have the lock at once.

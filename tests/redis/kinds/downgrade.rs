@@ -7,7 +7,7 @@ use lock_core::{
 };
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, SOON, ms, time_to_expiry};
 use test_support::monitor::Command as RecordedCommand;
-use test_support::{Direction, Lost, Proxy, RedisServer, eventually_async};
+use test_support::{Direction, Lost, Proxy, RedisServer, completes_within, eventually_async};
 use tests::{assert_nothing_left, backend_error_kind, in_time, shut_down};
 
 use crate::{connect, connect_with};
@@ -156,7 +156,7 @@ async fn renewal_on_its_way_does_not_end_a_downgraded_lock() {
             Direction::ToClient => time_to_expiry(&server, KEY) > writer.remaining() + INTERVAL / 2,
         };
         eventually_async(SOON, is_sent).await;
-        let reader = tokio::time::timeout(AT_ONCE, writer.downgrade()).await;
+        let reader = completes_within(AT_ONCE, writer.downgrade()).await;
         let reader = reader.expect("the downgrade does not wait").unwrap();
         proxy.resume(worker);
         // Only a renewal makes the remaining time longer again.

@@ -1,8 +1,8 @@
 //! A task that acquires a lock inside the body of the same lock: what fits, and what would wait for itself.
 
 use lock_core::{Kind, LockError, LockGuard, LockManager, LockSet};
-use test_support::RedisServer;
 use test_support::fixtures::{AT_ONCE, NAME, SOON};
+use test_support::{RedisServer, completes_within};
 use tests::{acquire_and_release, assert_nothing_left, granted, start_waiter};
 
 use crate::connect;
@@ -40,7 +40,7 @@ const NESTED: [(Kind, Kind, bool); 16] = [
 /// Returns the kind of the lock that the call got. A call that would wait for itself returns `None` at once.
 async fn nested(locks: &LockManager, inner: Kind) -> Option<Kind> {
     let request = || locks.lock(NAME).kind(inner).wait(SOON);
-    let acquiring = tokio::time::timeout(AT_ONCE, request().acquire());
+    let acquiring = completes_within(AT_ONCE, request().acquire());
     match acquiring.await.expect("the call does not wait") {
         Ok(held) => {
             held.release().await.unwrap();

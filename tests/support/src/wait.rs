@@ -1,7 +1,10 @@
-//! Bounded waiting for a condition.
+//! Bounded waiting for a condition. Each bound is longer by the time in which this process was [kept from running](Stalls).
 
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::stalls::Stalls;
 
 /// The time between two checks: short compared with any lease of a test, long compared with a
 /// context switch.
@@ -37,11 +40,11 @@ pub fn eventually_some<T>(within: Duration, mut check: impl FnMut() -> Option<T>
 
 /// Returns whether `condition` holds within the given time.
 pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
+    let (started, stalls) = (Instant::now(), Stalls::from_now());
     loop {
         // The time is read before the check, so that a thread that did not run for the whole time
         // still checks once more.
-        let late = started.elapsed() >= within;
+        let late = started.elapsed() >= within + stalls.so_far();
         if condition() {
             return true;
         }
@@ -49,6 +52,19 @@ pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bo
             return false;
         }
         thread::sleep(CHECK_INTERVAL);
+    }
+}
+
+/// Returns the output of a future, or `None` if it doesn't complete within the given time.
+pub async fn completes_within<F: Future>(within: Duration, future: F) -> Option<F::Output> {
+    let (started, stalls) = (tokio::time::Instant::now(), Stalls::from_now());
+    let mut future = pin!(future);
+    loop {
+        let left = (within + stalls.so_far()).saturating_sub(started.elapsed());
+        let output = tokio::time::timeout(left, &mut future).await;
+        if output.is_ok() || left.is_zero() {
+            return output.ok();
+        }
     }
 }
 
@@ -60,9 +76,9 @@ pub fn holds_within(within: Duration, mut condition: impl FnMut() -> bool) -> bo
 ///
 /// Panics if the condition does not hold within the given time.
 pub async fn eventually_async(within: Duration, mut condition: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
+    let (started, stalls) = (Instant::now(), Stalls::from_now());
     loop {
-        let late = started.elapsed() >= within;
+        let late = started.elapsed() >= within + stalls.so_far();
         if condition().await {
             return;
         }

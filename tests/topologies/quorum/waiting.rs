@@ -17,7 +17,7 @@ async fn wait_that_ends_in_a_poll_names_the_holder() {
         proxy.delay_round_trip(Duration::from_millis(20));
     }
     // Three replies follow each other, and then a pause, so most of these waits end in a poll.
-    for ms in (60..140).step_by(5) {
+    for ms in (800..880).step_by(10) {
         let request = second.lock(NAME).wait(Duration::from_millis(ms));
         let error = request.acquire().await.unwrap_err();
         assert!(

@@ -1,0 +1,54 @@
+//! How long this process was kept from running, because the machine was busy.
+//!
+//! A thread sleeps in short ticks, and adds up by how much it wakes up too late. The library may have been kept from
+//! running for as long, so that this time is no delay of the library: the limits of tests are longer by it.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(5);
+/// How exactly an idle machine keeps the time of a sleep.
+const EXACTNESS: Duration = Duration::from_millis(1);
+
+/// In microseconds.
+static TOTAL: AtomicU64 = AtomicU64::new(0);
+
+/// The time in which this process was kept from running, from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Stalls {
+    before: Duration,
+}
+
+impl Stalls {
+    /// Begins to count.
+    pub fn from_now() -> Self {
+        static STARTED: Once = Once::new();
+        STARTED.call_once(|| {
+            thread::spawn(measure);
+        });
+        Self { before: total() }
+    }
+
+    /// Returns the time so far.
+    pub fn so_far(&self) -> Duration {
+        total().saturating_sub(self.before)
+    }
+}
+
+fn total() -> Duration {
+    Duration::from_micros(TOTAL.load(Ordering::Relaxed))
+}
+
+fn measure() {
+    loop {
+        let begun = Instant::now();
+        thread::sleep(TICK);
+        let late = begun.elapsed().saturating_sub(TICK);
+        if late > EXACTNESS {
+            let late = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+            TOTAL.fetch_add(late, Ordering::Relaxed);
+        }
+    }
+}

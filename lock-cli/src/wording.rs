@@ -74,7 +74,7 @@ fn of_backend(error: &BackendError, source: &str) -> String {
 fn unreachable(text: &str, source: &str) -> Option<String> {
     let rest = text.strip_prefix("cannot connect to the lock server at ")?;
     let (server, advice) = rest.split_once("):")?;
-    // The address isn't that of the URL.
+    // The URL doesn't have this address.
     if advice.contains("`address_map`") {
         return None;
     }

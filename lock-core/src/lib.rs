@@ -57,6 +57,7 @@ pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials}
 pub use config::endpoint::Endpoint;
 pub use config::manager_config::ManagerConfig;
 pub use config::overrides::Override;
+#[doc(hidden)]
 pub use config::parse_duration;
 #[cfg(feature = "__tls")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]

@@ -346,9 +346,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets where this client reaches the addresses that servers announce: those of the nodes of a cluster, of the primary
-    /// behind Sentinels, and of the Sentinels. Behind NAT, and where containers publish their ports, they differ from the
-    /// addresses that the servers know. Defaults to the announced addresses. See
+    /// Sets where this client reaches the servers whose addresses other servers announce: the nodes of a cluster, the
+    /// primary behind Sentinels, and the Sentinels. Behind NAT, and where containers publish their ports, a client can't
+    /// use the announced addresses. Defaults to the announced addresses. See
     /// [`guide::topologies`](crate::guide::topologies#addresses-that-servers-announce).
     ///
     /// The function gets the host and the port of an announced address, and returns those to use, or `None` for the

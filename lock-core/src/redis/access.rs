@@ -156,7 +156,7 @@ impl Access {
             }
         }
         let mapped = mapped.filter(|mapped| *mapped != node.address);
-        node.is_reached_at(mapped.as_ref());
+        node.record_reached(mapped.as_ref());
         Ok(mapped.unwrap_or_else(|| node.address.clone()))
     }
 

@@ -177,7 +177,7 @@ impl Node {
     }
 
     /// Records at which address this client reaches the server; `None` for the announced one.
-    pub(super) fn is_reached_at(&self, mapped: Option<&NodeAddress>) {
+    pub(super) fn record_reached(&self, mapped: Option<&NodeAddress>) {
         let text = match mapped {
             Some(mapped) => format!("{mapped} (announced as {})", self.address),
             None => self.address.to_string(),

@@ -36,7 +36,7 @@ pub struct ListedSentinel<A> {
 /// Which Sentinels may introduce others. A learned Sentinel gets the password of the Sentinels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Introduction {
-    /// Every Sentinel may, because there is no password, or TLS protects it.
+    /// Every Sentinel may: there is no password to protect, or TLS protects it.
     ByAll,
     /// Only the Sentinels in the URL may.
     ByUrl,

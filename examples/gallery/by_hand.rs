@@ -126,8 +126,6 @@ pub struct Deadlines {
     pub ttl: Duration,
     /// The time by which this client's clock is ahead.
     pub clock_ahead: Duration,
-    /// The delay of the network between GET and GETSET.
-    pub network: Duration,
 }
 
 impl Deadlines {
@@ -139,19 +137,26 @@ impl Deadlines {
         if setnx.query_async(&mut self.redis).await? {
             return Ok(Some(mine));
         }
-        let Some(read) = self.read(key).await? else {
-            return Ok(None);
-        };
-        if read > self.now() {
-            return Ok(None);
+        match self.find_expired(key).await? {
+            Some(deadline) => self.take_over(key, deadline).await,
+            None => Ok(None),
         }
-        sleep(self.network).await;
+    }
+
+    /// Returns the deadline of a lock that has expired by this client's clock.
+    pub async fn find_expired(&mut self, key: &str) -> RedisResult<Option<u64>> {
+        let read = self.read(key).await?;
+        Ok(read.filter(|&deadline| deadline <= self.now()))
+    }
+
+    /// Takes over the lock with this expired deadline, and returns its new one.
+    pub async fn take_over(&mut self, key: &str, expired: u64) -> RedisResult<Option<u64>> {
         let mine = self.deadline();
         let mut getset = cmd("GETSET");
         getset.arg(key).arg(mine);
         let before: Option<u64> = getset.query_async(&mut self.redis).await?;
         // If another client was faster, it holds the lock, but the key has the deadline of this client.
-        Ok((before == Some(read)).then_some(mine))
+        Ok((before == Some(expired)).then_some(mine))
     }
 
     /// Repeats the attempt until it acquires the lock.

@@ -17,10 +17,10 @@ use crate::by_hand;
 use crate::stage::{self, BoxError, Server};
 
 /// The ttl of the children's locks, where a short one is needed.
-pub const TTL: Duration = Duration::from_secs(1);
+pub const TTL: Duration = Duration::from_secs(2);
 
 /// The time between the read and the write of a writer. It is shorter than the ttl.
-const COMPUTING: Duration = Duration::from_millis(500);
+const COMPUTING: Duration = Duration::from_millis(1500);
 
 /// The number of writes in the section of a writer.
 pub const WRITES: usize = 3;

@@ -12,7 +12,7 @@ use crate::stage::{self, ActResult, Blocked, BoxError, LONG, Server, blocked_for
 use crate::wire::{Cut, Wire};
 
 /// The longest wait for a lock that may never be free.
-const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The holder crashes after SETNX without EXPIRE.
 pub async fn no_expire(server: &Server) -> Result<ActResult, BoxError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{LockError, Renew};
-use tokio::time::sleep;
+use tokio::sync::Barrier;
 use tokio::try_join;
 
 use crate::by_hand::{self, POLL};
@@ -14,16 +14,16 @@ const MS: Duration = Duration::from_millis(1);
 /// A holder finishes in time, hangs before the release, and then deletes the lock of the next holder.
 pub async fn other_lock_deleted(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "others-lock";
-    /// The ttl of the first holder, which works for a part of it and hangs for longer.
+    /// The ttl of the first holder, which works for a part of it.
     const TTL: Duration = Duration::from_millis(500);
-    let (work, hang) = (200 * MS, 600 * MS);
-    // The second holder still works when the first one releases and the third one starts.
+    let work = 200 * MS;
+    // The second holder still works when the first one releases.
     let works = 1000 * MS;
-    // The third client starts when the second one holds the lock, after the end of the first lease.
-    let later = 650 * MS;
 
     let by_hand = async {
         let log = HolderLog::default();
+        // The first holder hangs, and the third client starts, until the second one holds the lock.
+        let next = Barrier::new(3);
         let mut redis = [
             server.connect().await?,
             server.connect().await?,
@@ -33,16 +33,17 @@ pub async fn other_lock_deleted(server: &Server) -> Result<ActResult, BoxError> 
         by_hand::poll_set_nx_px(first, KEY, "first", TTL, POLL).await?;
         let first = async {
             log.work(work).await;
-            sleep(hang).await;
+            next.wait().await;
             by_hand::del(first, KEY).await
         };
         let second = async {
             by_hand::poll_set_nx_px(second, KEY, "second", LONG, POLL).await?;
+            next.wait().await;
             log.work(works).await;
             by_hand::delete_if_mine(second, KEY, "second").await
         };
         let third = async {
-            sleep(later).await;
+            next.wait().await;
             by_hand::poll_set_nx_px(third, KEY, "third", LONG, POLL).await?;
             log.work(works).await;
             by_hand::delete_if_mine(third, KEY, "third").await
@@ -52,6 +53,7 @@ pub async fn other_lock_deleted(server: &Server) -> Result<ActResult, BoxError> 
     };
     let library = async {
         let log = HolderLog::default();
+        let next = Barrier::new(3);
         let others = [server.locks().await?, server.locks().await?];
         let locks = server.locks().await?;
         // A process that hangs does not renew.
@@ -63,16 +65,17 @@ pub async fn other_lock_deleted(server: &Server) -> Result<ActResult, BoxError> 
             .await?;
         let first = async {
             log.work_under(&guard, work).await;
-            sleep(hang).await;
+            next.wait().await;
             Ok(guard.release().await)
         };
         let second = async {
             let guard = others[0].lock(KEY).wait(LONG).acquire().await?;
+            next.wait().await;
             log.work_under(&guard, works).await;
             guard.release().await
         };
         let third = async {
-            sleep(later).await;
+            next.wait().await;
             let guard = others[1].lock(KEY).wait(LONG).acquire().await?;
             log.work_under(&guard, works).await;
             guard.release().await
@@ -99,8 +102,8 @@ pub async fn other_lock_deleted(server: &Server) -> Result<ActResult, BoxError> 
 /// The work takes longer than the lease.
 pub async fn work_too_long(server: &Server) -> Result<ActResult, BoxError> {
     const KEY: &str = "work-too-long";
-    const TTL: Duration = Duration::from_secs(1);
-    let works = 1800 * MS;
+    const TTL: Duration = Duration::from_secs(2);
+    let works = 3000 * MS;
 
     let by_hand = async {
         let log = HolderLog::default();

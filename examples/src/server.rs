@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lock_core::{LockError, LockManager};
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tokio::time::sleep;
 
@@ -19,6 +20,10 @@ const MISSING: &str = "cannot find `redis-server`, which this example starts; in
 
 /// Bound on the start of a server.
 const START: Duration = Duration::from_secs(10);
+
+/// Bound on a reply to a client that is written by hand. A busy machine may need more than the 500 ms that are the
+/// default of the crate.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A shell script that ends the server when this process ends, however it ends: then the input of the
 /// shell is closed. It also resumes the paused children, which then notice the end themselves.
@@ -111,7 +116,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server does not reply.
+    /// Returns an error if the server does not reply within 10 s.
     pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
         connect(&self.url()).await
     }
@@ -137,10 +142,15 @@ impl Drop for Server {
 ///
 /// # Errors
 ///
-/// Returns an error if the server does not reply.
+/// Returns an error if the server does not reply within 10 s.
 pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(TIMEOUT))
+        .set_response_timeout(Some(TIMEOUT));
     let client = redis::Client::open(url)?;
-    client.get_multiplexed_async_connection().await
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
 }
 
 /// Returns a port that no process uses.

@@ -50,7 +50,8 @@ fn mistakes_happen_by_hand_and_not_with_the_library() {
             }
             2 => {
                 assert!(row.by_hand.contains("TTL -1"), "{shown}");
-                assert!(row.library.contains("TTL 1 s"), "{shown}");
+                // The key expires, and isn't locked after the release.
+                assert_eq!(library.len(), 2, "{shown}");
                 assert_eq!(library[0], 0, "{shown}");
             }
             // Both runs have waiters. In one of them the waiters get the lock in turn.

@@ -17,7 +17,7 @@ use tests::{
 
 use super::grants;
 
-const TIMEOUT: Duration = ms(300);
+const TIMEOUT: Duration = ms(600);
 
 /// An acquire that is sent again gets the same grant. The client counts its lease no longer than
 /// the server does. When the client cannot send again, it cancels long before the ttl.

@@ -1,13 +1,13 @@
 //! Time: delays of the network, jumps of the server's clock, and suspended machines and processes.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use lock_core::{LockError, Renew};
 use serde_json::Value;
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, exists, ms, time_to_expiry};
 use test_support::process::Process;
 use test_support::{
-    Direction, FrozenClock, Proxy, RedisServer, SuspendedMachine, eventually_async,
+    Direction, FrozenClock, Proxy, RedisServer, Stopwatch, SuspendedMachine, eventually_async,
 };
 use tests::{
     assert_nothing_left, connect, connect_to, fencing_token, granted, in_time, lost_in_time,
@@ -144,7 +144,7 @@ fn f32_suspended_machine_wakes_up_without_the_lock() {
         !is_lost(&process) && !is_notified(&process),
         "the ttl is only half over"
     );
-    let woken = Instant::now();
+    let woken = Stopwatch::start();
     machine.suspend_for(90);
     assert!(
         is_lost(&process),
@@ -152,7 +152,7 @@ fn f32_suspended_machine_wakes_up_without_the_lock() {
     );
     process.record(SOON, |record| record.get("notified").is_some());
     let took = woken.elapsed();
-    assert!(took <= NOTICE * 2, "{took:?}");
+    assert!(took <= NOTICE * 2 + woken.stalled(), "{took:?}");
 }
 
 /// The first check after the pause reports the loss. Only the resource can refuse a write without a
@@ -210,9 +210,9 @@ async fn f35_ttl_that_the_server_would_misread_is_never_sent() {
     let monitor = server.monitor();
     // Parts of a millisecond round up. The last renewals before the end of `max_hold` extend the
     // lease by next to nothing.
-    let request = locks.lock(NAME).ttl(Duration::from_nanos(100_000_001));
+    let request = locks.lock(NAME).ttl(Duration::from_nanos(600_000_001));
     let request = request.renew(Renew::Every(ms(10)));
-    let held = request.max_hold(ms(300)).acquire().await.unwrap();
+    let held = request.max_hold(ms(900)).acquire().await.unwrap();
     lost_in_time(&held).await;
     eventually_async(AT_ONCE, async || !exists(&server, KEY)).await;
     let recording = monitor.stop();
@@ -225,9 +225,9 @@ async fn f35_ttl_that_the_server_would_misread_is_never_sent() {
         }
     }
     let ttls: Vec<i64> = ttls.iter().map(|ttl| ttl.parse().unwrap()).collect();
-    assert_eq!(ttls[0], 101);
+    assert_eq!(ttls[0], 601);
     assert!(ttls.len() > 3, "{ttls:?}");
-    assert!(ttls.iter().all(|ttl| (1..=101).contains(ttl)), "{ttls:?}");
+    assert!(ttls.iter().all(|ttl| (1..=601).contains(ttl)), "{ttls:?}");
     drop(held);
     assert_nothing_left(&server, &locks).await;
 }

@@ -63,7 +63,7 @@ pub use resolver::{MovableName, run_under_resolver};
 pub use resp::{Connection, Reply};
 pub use sentinel::SentinelService;
 pub use server::{RedisServer, ServerOptions};
-pub use stalls::Stalls;
+pub use stalls::{Stalls, Stopwatch};
 pub use stand_in::StandIn;
 pub use suspend::SuspendedMachine;
 pub use tls::{Authority, Certificate};

@@ -37,6 +37,35 @@ impl Stalls {
     }
 }
 
+/// Measures a time that has an upper bound.
+///
+/// The bound is longer by [`stalled`](Self::stalled).
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    begun: Instant,
+    stalls: Stalls,
+}
+
+impl Stopwatch {
+    /// Begins to measure.
+    pub fn start() -> Self {
+        Self {
+            begun: Instant::now(),
+            stalls: Stalls::from_now(),
+        }
+    }
+
+    /// Returns the time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns for how long this process was kept from running since the start.
+    pub fn stalled(&self) -> Duration {
+        self.stalls.so_far()
+    }
+}
+
 fn total() -> Duration {
     Duration::from_micros(TOTAL.load(Ordering::Relaxed))
 }

@@ -1,7 +1,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc = include_str!("../README.md")]
 #![cfg_attr(
-    not(all(feature = "sentinel", feature = "cluster", feature = "quorum")),
+    not(all(feature = "cluster", feature = "quorum")),
     allow(
         dead_code,
         reason = "the background worker and its clocks serve stores on servers, and some parts of \

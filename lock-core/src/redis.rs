@@ -29,7 +29,6 @@ mod pushes;
 mod quorum;
 mod report;
 mod security;
-#[cfg(feature = "sentinel")]
 mod sentinel;
 mod single;
 #[cfg(feature = "__tls")]

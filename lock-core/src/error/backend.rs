@@ -17,7 +17,7 @@ use lock_protocol::redirect::Redirect;
 #[non_exhaustive]
 pub enum BackendErrorKind {
     /// The URL is malformed, or needs a feature of the crate that is not enabled: `redis`, `tls`,
-    /// `sentinel`, `cluster` or `quorum`. Or the server does not have the database whose number the URL names. Or a
+    /// `cluster` or `quorum`. Or the server does not have the database whose number the URL names. Or a
     /// setting of the builder doesn't fit the URL: two logins, or certificates without TLS.
     InvalidUrl,
     /// TLS failed: a certificate is invalid, unknown or missing, a file cannot be read, or the settings

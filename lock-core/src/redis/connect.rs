@@ -2,16 +2,12 @@
 //! lock.
 
 use std::sync::Arc;
-#[cfg(feature = "sentinel")]
 use std::time::Duration;
 
 use super::access::{self, Access};
-#[cfg(feature = "sentinel")]
 use super::client::RedisClient;
 use super::connection::Connection;
-#[cfg(feature = "sentinel")]
 use super::errors::more_telling;
-#[cfg(feature = "sentinel")]
 use super::location::Location;
 use super::maker::NodeMaker;
 #[cfg(feature = "cluster")]
@@ -90,7 +86,6 @@ pub(crate) async fn connect(
             let connection = store.client.pool.first(deadline.left()).await?;
             Box::pin(checked(store, &connection, settings, deadline)).await
         }
-        #[cfg(feature = "sentinel")]
         Topology::Sentinel(sentinels) => {
             Box::pin(behind_sentinels(&place, sentinels, &ingredients)).await
         }
@@ -98,8 +93,6 @@ pub(crate) async fn connect(
         Topology::Cluster(seeds) => Box::pin(in_cluster(&place, seeds, ingredients)).await,
         #[cfg(feature = "quorum")]
         Topology::Quorum(places) => Box::pin(at_quorum(places, &ingredients)).await,
-        #[cfg(not(feature = "sentinel"))]
-        Topology::Sentinel(_) => Err(needs_feature("Sentinels", "sentinel")),
         #[cfg(not(feature = "cluster"))]
         Topology::Cluster(_) => Err(needs_feature("a Redis Cluster", "cluster")),
         #[cfg(not(feature = "quorum"))]
@@ -108,7 +101,7 @@ pub(crate) async fn connect(
 }
 
 /// Returns the error of a URL whose topology is not built in.
-#[cfg(not(all(feature = "sentinel", feature = "cluster", feature = "quorum")))]
+#[cfg(not(all(feature = "cluster", feature = "quorum")))]
 fn needs_feature(topology: &str, feature: &str) -> LockError {
     LockError::advised(
         BackendErrorKind::InvalidUrl,
@@ -117,7 +110,6 @@ fn needs_feature(topology: &str, feature: &str) -> LockError {
     )
 }
 
-#[cfg(feature = "sentinel")]
 async fn behind_sentinels(
     place: &Place,
     sentinels: &super::place::SentinelPlace,
@@ -211,7 +203,6 @@ async fn checked(
 }
 
 /// Opens the first connection. A Sentinel may name a replica that is not promoted yet.
-#[cfg(feature = "sentinel")]
 async fn first_behind_sentinels(
     client: &RedisClient,
     deadline: Deadline,
@@ -252,27 +243,14 @@ async fn read_in_time<T>(
 }
 
 /// `.ci/run` runs it without the features.
-#[cfg(all(
-    test,
-    not(all(feature = "sentinel", feature = "cluster", feature = "quorum"))
-))]
+#[cfg(all(test, not(all(feature = "cluster", feature = "quorum"))))]
 mod tests {
     use crate::{BackendErrorKind, LockError, LockManager};
 
     #[tokio::test]
     async fn url_of_a_topology_that_is_not_built_in_names_the_feature() {
-        let (sentinel, cluster, quorum) = (
-            cfg!(feature = "sentinel"),
-            cfg!(feature = "cluster"),
-            cfg!(feature = "quorum"),
-        );
+        let (cluster, quorum) = (cfg!(feature = "cluster"), cfg!(feature = "quorum"));
         for (url, feature, is_enabled) in [
-            ("redis+sentinel://h/service", "sentinel", sentinel),
-            (
-                "redis-sentinel://h?sentinelMasterId=m",
-                "sentinel",
-                sentinel,
-            ),
             ("redis+cluster://h", "cluster", cluster),
             ("redis-cluster://h", "cluster", cluster),
             ("redis+quorum://a,b,c", "quorum", quorum),

@@ -121,7 +121,6 @@ fn is_silence(error: &LockError) -> bool {
 }
 
 /// Chooses between the errors of two attempts in a row. The last one may have had too little time for a reply.
-#[cfg(feature = "sentinel")]
 pub(super) fn more_telling(earlier: Option<LockError>, last: LockError) -> LockError {
     match earlier {
         Some(earlier) if last.class() == FailureClass::TimedOut => earlier,
@@ -243,7 +242,6 @@ mod tests {
         assert!(of_several("none", Vec::new()).is_none());
     }
 
-    #[cfg(feature = "sentinel")]
     #[test]
     fn error_of_an_attempt_without_time_does_not_replace_an_earlier_one() {
         let [earlier, silent, later] = [

@@ -26,7 +26,6 @@ use tokio::sync::{Notify, watch};
 use super::dial::resolve;
 use super::node::Node;
 use super::place::NodeAddress;
-#[cfg(feature = "sentinel")]
 use super::sentinel::SentinelWatch;
 use crate::error::LockError;
 use crate::sync::Mutex;
@@ -44,7 +43,6 @@ pub(super) enum Location {
     /// At the addresses of a name.
     Name(Arc<NamedServer>),
     /// Where the Sentinels say, or else where they said last.
-    #[cfg(feature = "sentinel")]
     Sentinels(Arc<SentinelWatch>, Arc<Node>),
 }
 
@@ -77,7 +75,6 @@ impl Location {
         }))
     }
 
-    #[cfg(feature = "sentinel")]
     pub(super) fn sentinels(watch: SentinelWatch) -> Result<Self, LockError> {
         let first = watch.node().ok_or_else(|| watch.unknown_primary())?;
         Ok(Self::Sentinels(Arc::new(watch), first))
@@ -87,12 +84,10 @@ impl Location {
         match self {
             Self::Fixed(node) => Arc::clone(node),
             Self::Name(named) => named.node(),
-            #[cfg(feature = "sentinel")]
             Self::Sentinels(watch, first) => watch.node().unwrap_or_else(|| Arc::clone(first)),
         }
     }
 
-    #[cfg(feature = "sentinel")]
     pub(super) fn watch(&self) -> Option<&Arc<SentinelWatch>> {
         match self {
             Self::Fixed(_) | Self::Name(_) => None,
@@ -105,7 +100,6 @@ impl Location {
         match self {
             Self::Fixed(_) => None,
             Self::Name(named) => Some(named.changed.subscribe()),
-            #[cfg(feature = "sentinel")]
             Self::Sentinels(watch, _) => Some(watch.generations()),
         }
     }
@@ -115,7 +109,6 @@ impl Location {
         match self {
             Self::Fixed(_) => 0,
             Self::Name(named) => *named.changed.borrow(),
-            #[cfg(feature = "sentinel")]
             Self::Sentinels(..) => self.node().generation,
         }
     }
@@ -134,14 +127,9 @@ impl Location {
     }
 
     /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
-    #[cfg_attr(
-        not(feature = "sentinel"),
-        allow(unused_variables, clippy::unnecessary_wraps, reason = "for Sentinels")
-    )]
     pub(super) fn tried(&self, node: &Node, error: Option<&LockError>) -> Result<(), LockError> {
         match self {
             Self::Fixed(_) | Self::Name(_) => Ok(()),
-            #[cfg(feature = "sentinel")]
             Self::Sentinels(watch, _) => watch.tried(node, error),
         }
     }
@@ -158,7 +146,6 @@ impl Location {
         match self {
             Self::Fixed(_) => {}
             Self::Name(named) => named.follow(limit, process_at).await,
-            #[cfg(feature = "sentinel")]
             Self::Sentinels(watch, _) => Arc::clone(watch).watch().await,
         }
     }

@@ -60,7 +60,6 @@ struct Shown {
 #[cfg(feature = "cluster")]
 const ANNOUNCED_BY_CLUSTER: &str = "the cluster announced this address; if this client reaches the server at another one, set \
      `address_map`";
-#[cfg(feature = "sentinel")]
 const ANNOUNCED_BY_SENTINELS: &str = "the Sentinels announced this address; if this client reaches the server at another one, set \
      `address_map`";
 const MAPPED: &str = "`address_map` leads to this address";
@@ -158,7 +157,6 @@ impl Node {
     }
 
     /// The server whose address the Sentinels have told.
-    #[cfg(feature = "sentinel")]
     pub(super) fn announced_by_sentinels(self) -> Self {
         Self {
             announced: Some(ANNOUNCED_BY_SENTINELS),

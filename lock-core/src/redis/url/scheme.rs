@@ -68,9 +68,8 @@ impl ServerScheme {
                 "enable it in Cargo.toml, or use redis://",
             ),
             UrlForm::Sentinel | UrlForm::LettuceSentinel => (
-                "TLS and Sentinels in the lock URL need the features `tls` (or `tls-aws-lc`) and `sentinel` of \
-                 lock-core",
-                "enable both in Cargo.toml",
+                "TLS in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
+                "enable it in Cargo.toml",
             ),
             UrlForm::Cluster => (
                 "TLS and a cluster in the lock URL need the features `tls` (or `tls-aws-lc`) and `cluster` of \

@@ -140,8 +140,8 @@ fn tls_without_its_feature_is_refused() {
         ),
         (
             "rediss+sentinel://user:secret@h",
-            "TLS and Sentinels in the lock URL need the features `tls` (or `tls-aws-lc`) and `sentinel`",
-            "enable both in Cargo.toml",
+            "TLS in the lock URL needs the feature `tls` or `tls-aws-lc` of lock-core",
+            "enable it in Cargo.toml",
         ),
         (
             "valkeys+cluster://user:secret@h",

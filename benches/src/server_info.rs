@@ -1,6 +1,7 @@
 //! What the server reports of itself with INFO: its commands, its traffic and its memory.
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
 use std::ops::Sub;
 
 use test_support::RedisServer;
@@ -19,6 +20,15 @@ pub struct CommandStat {
     pub calls: f64,
     /// The time in microseconds.
     pub micros: f64,
+}
+
+impl Sum for CommandStat {
+    fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
+        stats.fold(Self::default(), |sum, stat| Self {
+            calls: sum.calls + stat.calls,
+            micros: sum.micros + stat.micros,
+        })
+    }
 }
 
 impl Sub for CommandStat {
@@ -78,10 +88,7 @@ impl CommandStats {
     #[must_use]
     pub fn of(&self, commands: &[&str]) -> CommandStat {
         let stats = commands.iter().filter_map(|command| self.0.get(*command));
-        stats.fold(CommandStat::default(), |sum, stat| CommandStat {
-            calls: sum.calls + stat.calls,
-            micros: sum.micros + stat.micros,
-        })
+        stats.copied().sum()
     }
 }
 

@@ -59,7 +59,20 @@ impl RedisCluster {
             .map(|at| change(at, node_options()).start())
             .collect();
         let cluster = Self { nodes };
-        cluster.form();
+        cluster.form(3);
+        cluster
+    }
+
+    /// Starts this many primaries without replicas, and waits until all agree about the cluster.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a node does not start.
+    #[track_caller]
+    pub fn start_primaries(count: u16) -> Self {
+        let nodes = (0..count).map(|_| node_options().start()).collect();
+        let cluster = Self { nodes };
+        cluster.form(count);
         cluster
     }
 
@@ -240,34 +253,38 @@ impl RedisCluster {
         });
     }
 
+    /// Makes the first nodes primaries, and the others their replicas in the same order.
     #[track_caller]
-    fn form(&self) {
+    fn form(&self, count: u16) {
+        let (primaries, replicas) = self.nodes.split_at(count.into());
         for (at, node) in self.nodes.iter().enumerate() {
             ok(
                 node,
                 &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()],
             );
         }
-        let share = SLOTS / 3;
-        for (at, node) in (0..3_u16).zip(&self.nodes) {
-            let last = if at == 2 { SLOTS } else { share * (at + 1) } - 1;
+        let share = SLOTS / count;
+        for (at, node) in (0..count).zip(primaries) {
+            let is_last = at + 1 == count;
+            let last = if is_last { SLOTS } else { share * (at + 1) } - 1;
             let (first, last) = ((share * at).to_string(), last.to_string());
             ok(node, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
         eventually(STEP, || {
             self.meet_unknown();
-            self.nodes.iter().all(|it| lines(it).len() == 6)
+            let all = self.nodes.len();
+            self.nodes.iter().all(|it| lines(it).len() == all)
         });
-        for at in 3..6 {
-            let primary = id(&self.nodes[at - 3]);
+        for (primary, replica) in primaries.iter().zip(replicas) {
+            let primary = id(primary);
             eventually(STEP, || {
-                let reply = self.nodes[at].cli(&["CLUSTER", "REPLICATE", &primary]);
+                let reply = replica.cli(&["CLUSTER", "REPLICATE", &primary]);
                 reply.error().is_none()
             });
         }
         eventually(STEP, || {
             self.nodes.iter().all(serves)
-                && self.nodes[..3].iter().all(|primary| {
+                && primaries.iter().zip(replicas).all(|(primary, _)| {
                     let info = primary.cli(&["INFO", "replication"]);
                     info.text().contains("state=online")
                 })

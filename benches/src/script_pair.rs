@@ -63,7 +63,7 @@ impl ScriptPair {
     ///
     /// Panics if the server does not reply.
     pub async fn seed_counter(&mut self, name: &str) {
-        let [_, _, counter, _] = keys(name);
+        let [_, _, counter, ..] = keys(name);
         let () = redis::cmd("SET")
             .arg(counter)
             .arg(now().as_micros())
@@ -114,14 +114,15 @@ impl ScriptPair {
     }
 }
 
-/// Returns the keys of a lock: its own, and those of queue, counter and grace.
-fn keys(name: &str) -> [String; 4] {
+/// Returns the keys of a lock: its own, and those of queue, counter, grace and holders.
+fn keys(name: &str) -> [String; 5] {
     let companion = |end| format!("{{lock:{name}}}:{end}");
     [
         format!("lock:{name}"),
         companion('q'),
         companion('f'),
         companion('g'),
+        companion('h'),
     ]
 }
 
@@ -150,7 +151,7 @@ mod tests {
             .from_clients()
             .filter(|command| command.words.iter().any(|word| word.contains(NAME)));
         let shape = |(at, word): (usize, &String)| {
-            if (2..7).contains(&at) {
+            if (2..8).contains(&at) {
                 word.clone()
             } else {
                 word.len().to_string()

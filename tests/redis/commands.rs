@@ -138,9 +138,9 @@ fn count_scripts(recording: &Recording, acquire: &str, release: &str) -> ScriptC
         if matches!(command.name().as_str(), "PING" | "ZCARD") {
             continue;
         }
-        // EVALSHA, the hash, the number of keys, four keys, the owner id.
+        // EVALSHA, the hash, the number of keys, five keys, the owner id.
         match &command.words[..] {
-            [_, hash, _, _, _, _, _, owner_id, ..] if hash == acquire => {
+            [_, hash, _, _, _, _, _, _, owner_id, ..] if hash == acquire => {
                 *acquires.entry(owner_id).or_default() += 1;
             }
             [_, hash, ..] if hash == release => counts.releases += 1,

@@ -446,7 +446,14 @@ fn keys_of_another_type_are_recognized_on_every_engine() {
         for (script, args, expected) in scripts {
             let text = script.text(ScriptForm::Flagged).split_once('\n').unwrap();
             let text = [text.0, "\n", &prelude, text.1].concat();
-            let keys = ["4", "lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
+            let keys = [
+                "5",
+                "lock:a",
+                "{lock:a}:q",
+                "{lock:a}:f",
+                "{lock:a}:g",
+                "{lock:a}:h",
+            ];
             let reply = server.cli(&[&["EVAL", &*text][..], &keys, args].concat());
             let reply = match &reply {
                 Reply::Array(_) => reply.array()[0].text().to_owned(),
@@ -538,7 +545,14 @@ fn absurd_lead_writes_no_counter() {
     let server = RedisServer::start();
     let text = ACQUIRE.of(false).text(ScriptForm::Flagged);
     let owner_id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
-    let keys = ["4", "lock:a", "{lock:a}:q", "{lock:a}:f", "{lock:a}:g"];
+    let keys = [
+        "5",
+        "lock:a",
+        "{lock:a}:q",
+        "{lock:a}:f",
+        "{lock:a}:g",
+        "{lock:a}:h",
+    ];
     let lead = "9223372036854775807";
     for floor in ["9", lead] {
         let args = [owner_id, "30000", floor, "9999999999999", "me", "", lead];

@@ -137,7 +137,7 @@ fn step(
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(earlier.iter().map(ToString::to_string));
-            let reply = server.run(ACQUIRE.of(server.is_sharded), server.declared(*kind), &args);
+            let reply = server.run(ACQUIRE.of(server.is_sharded), &KEYS, &args);
             let (reply, server_us) = parse_acquire(text_of(&reply)).unwrap();
             assert_eq!(server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
@@ -182,7 +182,7 @@ fn step(
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }
-            let reply = server.run(RELEASE.of(server.is_sharded), server.declared(*kind), &args);
+            let reply = server.run(RELEASE.of(server.is_sharded), &KEYS, &args);
             let (reply, server_us) = parse_release(text_of(&reply)).unwrap();
             let may_omit_time = is_plain && model.lock_state.queue.is_none();
             assert!(server_us == Some(micros) || may_omit_time && server_us.is_none());
@@ -430,9 +430,15 @@ fn scripts_and_lock_state_give_the_same_replies() {
 fn scripts_need_no_long_of_64_bits() {
     let mut server = Server::start();
     server.prelude = LONG_OF_32_BITS.to_owned();
-    // As in a cluster.
-    server.declares_all_keys = true;
     compare(server, 200);
+}
+
+/// Some services refuse a script that uses a key which the client has not declared.
+#[test]
+fn scripts_use_only_declared_keys() {
+    let mut server = Server::start();
+    server.prelude = DECLARED_KEYS_ONLY.to_owned();
+    compare(server, 500);
 }
 
 /// For servers that refuse the first line of a script, and may not know the options of Redis 7.
@@ -463,6 +469,34 @@ fn scripts_do_not_rely_on_the_form_of_pcall() {
         compare(server, 100);
     }
 }
+
+const DECLARED_KEYS_ONLY: &str = r"
+local redis = (function(own)
+  local declared = {}
+  for _, key in ipairs(KEYS) do
+    declared[key] = true
+  end
+  local without_keys = {TIME = true, PUBLISH = true, SPUBLISH = true, PUBSUB = true}
+  local only_keys = {EXISTS = true, DEL = true, UNLINK = true}
+  local function checked(command, ...)
+    local words = {...}
+    for at = 1, without_keys[command] and 0 or only_keys[command] and #words or 1 do
+      if not declared[words[at]] then
+        error(command .. ' uses the undeclared key ' .. tostring(words[at]))
+      end
+    end
+  end
+  local function call(...)
+    checked(...)
+    return own.call(...)
+  end
+  local function pcall(...)
+    checked(...)
+    return own.pcall(...)
+  end
+  return setmetatable({call = call, pcall = pcall}, {__index = own})
+end)(redis)
+";
 
 const LONG_OF_32_BITS: &str = r"
 local string = (function(string)

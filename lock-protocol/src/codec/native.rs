@@ -18,7 +18,6 @@ use crate::acquisition::{RenewOutcome, ReplyTimes, SendContext, SentAcquires, Se
 use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
 use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
-use crate::kind::Kind;
 use crate::lock_state::{AcquireReply, Purpose, RawHolder, ReleaseReply, RenewReply, Verdict};
 use crate::op::{Expiry, Op, OpKind, Outcome, Raise, RaiseTo, Refusal, Renewal, WaitFor};
 use crate::poll_schedule;
@@ -86,16 +85,12 @@ impl Codec for Native {
     fn encode(&self, op: &Op<'_>, link: &LinkFacts<'_>, out: &mut CommandBuf<'_>) {
         match (&op.kind, &op.state) {
             (OpKind::Acquire(sent), OpState::Copy(_, not_after_ms)) => {
-                let keys = sent.key.all();
-                let keys = self.declared(&keys, sent.lease_config.kind);
-                let mut command = out.script(ACQUIRE.of(self.is_sharded), keys);
+                let mut command = out.script(ACQUIRE.of(self.is_sharded), &sent.key.all());
                 write_acquire(&mut command, sent, *not_after_ms, link);
             }
             (OpKind::Renew(renewal, expiry), _) => write_renewal(renewal, *expiry, out),
             (OpKind::Release(request), OpState::KeptFor(min_hold_ms)) => {
-                let keys = request.key.all();
-                let keys = self.declared(&keys, request.kind);
-                let mut command = out.script(RELEASE.of(self.is_sharded), keys);
+                let mut command = out.script(RELEASE.of(self.is_sharded), &request.key.all());
                 self.write_release(&mut command, request, *min_hold_ms, link);
             }
             (OpKind::FreeKey(request), OpState::KeptFor(min_hold_ms)) => {
@@ -273,17 +268,6 @@ fn write_wait(wait: &WaitFor, out: &mut CommandBuf<'_>) {
 }
 
 impl Native {
-    /// Returns the keys that a command for a lock of this kind declares. A command for an exclusive lock meets
-    /// the holders of a shared one only where another caller uses another kind, and a key costs the server 3 %
-    /// of a pair. A cluster needs all keys.
-    fn declared<'k, 'a>(&self, keys: &'k [&'a str; 5], kind: Kind) -> &'k [&'a str] {
-        if kind.is_shared() || self.is_sharded {
-            keys
-        } else {
-            &keys[..4]
-        }
-    }
-
     fn write_release(
         &self,
         command: &mut Command<'_>,

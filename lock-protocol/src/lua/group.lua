@@ -8,10 +8,9 @@
 -- A group is a table: name ("r" or the number of permits), token, value (of K), used (the number of members).
 --
 -- The function returns a table of functions. A script calls it when it meets a shared lock: making the
--- functions costs more than an exclusive lock may pay for them. Without `holders`, the key is KEYS[5], or the
--- one that belongs to the queue.
+-- functions costs more than an exclusive lock may pay for them. Without `holders`, the key is KEYS[5].
 local function group_functions(holders)
-  holders = holders or KEYS[5] or string.sub(KEYS[2], 1, -2) .. 'h'
+  holders = holders or KEYS[5]
   local groups = {holders = holders}
 
   -- Returns the name of a kind's group, the weight, and how many members the group may have. Returns nothing

@@ -6,8 +6,7 @@
 -- KEYS[2] queue of waiters    a zset: entry -> order of arrival
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
--- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease.
---                             An exclusive caller outside of a cluster leaves it out, as in acquire.lua
+-- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
 -- ARGV[1] owner id            of the caller
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] grace               milliseconds for which a key with waiters stays free for foreign

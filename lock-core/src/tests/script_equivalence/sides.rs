@@ -23,8 +23,6 @@ pub(super) struct Server {
     pub(super) prelude: String,
     pub(super) form: ScriptForm,
     pub(super) is_sharded: bool,
-    /// Whether commands for exclusive locks declare the key of the holders.
-    pub(super) declares_all_keys: bool,
     pub(super) _process: RedisServer,
 }
 
@@ -59,18 +57,7 @@ impl Server {
             prelude: String::new(),
             form: ScriptForm::Flagged,
             is_sharded,
-            declares_all_keys: false,
             _process: process,
-        }
-    }
-
-    /// The keys that the client declares for a lock of this kind.
-    pub(super) fn declared(&self, kind: Kind) -> &'static [&'static str] {
-        const EXCLUSIVE: [&str; 4] = [KEYS[0], KEYS[1], KEYS[2], KEYS[3]];
-        if kind.is_shared() || self.declares_all_keys {
-            &KEYS
-        } else {
-            &EXCLUSIVE
         }
     }
 

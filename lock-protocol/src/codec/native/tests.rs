@@ -8,6 +8,7 @@ use crate::clock_sync::NotAfter;
 use crate::codec::Lane;
 use crate::codec::abilities::Abilities;
 use crate::key::{LockKey, LockName};
+use crate::kind::Kind;
 use crate::lease::LeaseConfig;
 use crate::loss::LossReason;
 use crate::op::{Raise, RefusalKind};
@@ -169,17 +170,17 @@ fn bulk(text: &str) -> String {
 
 #[test]
 fn acquire_leaves_out_the_arguments_that_have_their_defaults() {
-    let keys = "lock:a {lock:a}:q {lock:a}:f {lock:a}:g";
+    let keys = "5 lock:a {lock:a}:q {lock:a}:f {lock:a}:g {lock:a}:h";
     let mut single = sent("a", Kind::Exclusive, None);
     let text = written(&native(), OpKind::Acquire(&mut single), &link());
     let first = "OWNER 2000 1000 51100 me";
-    assert_eq!(text, format!("EVALSHA acquire 4 {keys} {first}"));
+    assert_eq!(text, format!("EVALSHA acquire {keys} {first}"));
 
     let mut waiting = sent("a", Kind::Exclusive, Some(at(5_000)));
     let text = written(&native(), OpKind::Acquire(&mut waiting), &link());
     let entry = waiting.entry().unwrap().to_string().replace(OWNER, "OWNER");
     assert!(entry.contains(" c me"), "{entry}");
-    assert_eq!(text, format!("EVALSHA acquire 4 {keys} {first} {entry}"));
+    assert_eq!(text, format!("EVALSHA acquire {keys} {first} {entry}"));
 
     let ahead = LinkFacts {
         lead_us: 60,
@@ -187,12 +188,11 @@ fn acquire_leaves_out_the_arguments_that_have_their_defaults() {
     };
     let mut single = sent("a", Kind::Exclusive, None);
     let text = written(&native(), OpKind::Acquire(&mut single), &ahead);
-    assert_eq!(text, format!("EVALSHA acquire 4 {keys} {first} '' 60 ''"));
+    assert_eq!(text, format!("EVALSHA acquire {keys} {first} '' 60 ''"));
 
     let mut reader = sent("a", Kind::Read, None);
     let text = written(&native(), OpKind::Acquire(&mut reader), &link());
-    let all = format!("5 {keys} {{lock:a}}:h");
-    assert_eq!(text, format!("EVALSHA acquire {all} {first} '' 0 r"));
+    assert_eq!(text, format!("EVALSHA acquire {keys} {first} '' 0 r"));
 
     let sharded = Native {
         is_sharded: true,
@@ -200,7 +200,7 @@ fn acquire_leaves_out_the_arguments_that_have_their_defaults() {
     };
     let mut single = sent("a", Kind::Exclusive, None);
     let text = written(&sharded, OpKind::Acquire(&mut single), &link());
-    assert_eq!(text, format!("EVALSHA acquire-sharded {all} {first}"));
+    assert_eq!(text, format!("EVALSHA acquire-sharded {keys} {first}"));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn downgrade_and_earlier_entries_are_arguments() {
 
 #[test]
 fn releases_and_renewals_write_what_their_scripts_need() {
-    let keys = "4 lock:a {lock:a}:q {lock:a}:f {lock:a}:g";
+    let keys = "5 lock:a {lock:a}:q {lock:a}:f {lock:a}:g {lock:a}:h";
     let ahead = LinkFacts {
         lead_us: 60,
         ..link()

@@ -1,6 +1,6 @@
 //! The example `gallery`.
 
-use test_support::fixtures::SOON;
+use test_support::fixtures::{LONG, SOON};
 
 use super::example;
 
@@ -33,7 +33,7 @@ fn figures(cell: &str) -> Vec<u64> {
 #[test]
 fn mistakes_happen_by_hand_and_not_with_the_library() {
     let shown = example("gallery").spawn();
-    assert!(shown.wait(SOON).success());
+    assert!(shown.wait(LONG).success());
     let lines = shown.lines();
     let table = table(&lines);
     assert_eq!(table.len(), 11, "{lines:#?}");

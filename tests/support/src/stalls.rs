@@ -60,8 +60,10 @@ impl Stopwatch {
         self.begun.elapsed()
     }
 
-    /// Returns for how long this process was kept from running since the start.
+    /// Returns for how long this process was kept from running since the start. Blocks for two ticks, in which the
+    /// thread that measures adds the last one.
     pub fn stalled(&self) -> Duration {
+        thread::sleep(TICK * 2);
         self.stalls.so_far()
     }
 }

@@ -1,7 +1,9 @@
 //! One connection for each runtime that uses locks.
 //!
 //! The driver of a connection is a task of the runtime that opened it, and ends with that runtime.
-//! So runtimes never share a connection, and the pool forgets a runtime when it ends.
+//! So runtimes never share a connection, and the pool forgets a runtime when it ends. One connection for all runtimes,
+//! driven by the background worker, was measured: a section took 1.72 times as long as the raw commands instead of 1.47
+//! times (bench `overhead`), because each command wakes another thread twice.
 //!
 //! A separate task connects, one at a time for each runtime. A caller may stop waiting for it; the
 //! task continues for the next caller. All waiting callers share its outcome. After a failure, and

@@ -48,7 +48,7 @@ impl Ingredients<'_> {
 
     /// Reads the certificates that the place names, and makes the stores of its servers.
     async fn maker_for(&self, place: &Place) -> Result<NodeMaker, LockError> {
-        let reading = security::client(place, &self.security);
+        let reading = security::client(place, &self.security, &self.reporter);
         let tls = read_in_time(self.deadline, reading).await?;
         let provider = self.provider.clone();
         let access = Access::new(place, tls, provider, self.settings, &self.reporter)?;
@@ -159,7 +159,7 @@ async fn at_quorum(
             advice: "use no `confirm`: a majority of servers confirms each lock".into(),
         });
     }
-    let reading = security::clients(places, &ingredients.security);
+    let reading = security::clients(places, &ingredients.security, &ingredients.reporter);
     let tls = read_in_time(deadline, reading).await?;
     let make = |place: &Place| {
         let Topology::Standalone(address) = &place.topology else {

@@ -141,8 +141,9 @@ async fn secured(
     let Some(tls) = tls else {
         return Ok(Stream::Tcp(stream));
     };
+    let config = tls.config().await;
     is_securing.store(true, Ordering::Relaxed);
-    let secured = tls.connect(host, stream).await;
+    let secured = tls.connect(config, host, stream).await;
     is_securing.store(false, Ordering::Relaxed);
     Ok(Stream::Tls(Box::new(secured?)))
 }

@@ -1,10 +1,18 @@
 //! TLS: reads certificates, and begins sessions.
+//!
+//! Certificates end, and programs that renew them replace the files. So each handshake looks at the files first, and
+//! reads them again if they have changed. Until all of them can be read and fit each other, handshakes use what was read
+//! before.
 
 use std::fmt::Display;
+use std::fs::Metadata;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::CryptoProvider;
@@ -19,23 +27,75 @@ use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
 use super::place::TlsFiles;
 use crate::config::tls::{PemSource, Tls};
 use crate::error::{BackendErrorKind, LockError};
+use crate::sync::Mutex;
+use crate::telemetry::{LockEvent, Reporter};
 
 pub(super) mod session;
 
+/// What errors call the files.
+const CA: &str = "the CA certificates";
+const CERTIFICATE: &str = "the client certificate";
+const KEY: &str = "the client key";
+
+/// How long a handshake waits until the files have been looked at. They may be on a network that is down.
+const LOOKING: Duration = Duration::from_millis(250);
+
 /// Begins TLS sessions. All connections of a manager share one, so that sessions are resumed.
 pub(super) struct TlsClient {
-    config: Arc<ClientConfig>,
+    tls: Tls,
+    files: TlsFiles,
     server_name: Option<ServerName<'static>>,
+    current: Mutex<Current>,
+    /// Held while a handshake looks at the files.
+    looking: Arc<tokio::sync::Mutex<()>>,
+    reporter: Arc<Reporter>,
+}
+
+struct Current {
+    config: Arc<ClientConfig>,
+    /// The files when they were read. Empty if they can't be read twice.
+    read: Vec<Version>,
+    /// The text of the last error that was reported since then.
+    reported: Option<String>,
+}
+
+/// Differs between two contents of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Version {
+    modified: Option<SystemTime>,
+    len: u64,
+    /// The number of the file, and the time of its last change: another file may have the same time of modification.
+    #[cfg(unix)]
+    unix: (u64, i64, i64),
+}
+
+impl From<Metadata> for Version {
+    fn from(file: Metadata) -> Self {
+        #[cfg(unix)]
+        use std::os::unix::fs::MetadataExt;
+        Self {
+            modified: file.modified().ok(),
+            len: file.len(),
+            #[cfg(unix)]
+            unix: (file.ino(), file.ctime(), file.ctime_nsec()),
+        }
+    }
 }
 
 impl TlsClient {
     /// Reads the certificates. Blocks for the time of reading files.
-    pub(super) fn new(tls: &Tls, files: &TlsFiles) -> Result<Self, LockError> {
+    pub(super) fn new(
+        tls: Tls,
+        files: TlsFiles,
+        reporter: Arc<Reporter>,
+    ) -> Result<Self, LockError> {
         let server_name = tls.server_name.as_deref().map(server_name).transpose()?;
+        // Before the files are read: what changes meanwhile is read again.
+        let read = versions(&files);
         let config = match &tls.config {
             Some(config) => {
                 let has_other = !tls.ca.is_empty() || tls.client.is_some();
-                if has_other || *files != TlsFiles::default() {
+                if has_other || files != TlsFiles::default() {
                     return Err(tls_error(
                         "two sources of certificates: a configuration of rustls, and PEM",
                         "remove one of them",
@@ -43,17 +103,36 @@ impl TlsClient {
                 }
                 Arc::clone(config)
             }
-            None => Arc::new(client_config(tls, files)?),
+            None => Arc::new(client_config(&tls, &files)?),
+        };
+        let current = Current {
+            config,
+            read: read?.unwrap_or_default(),
+            reported: None,
         };
         Ok(Self {
-            config,
+            tls,
+            files,
             server_name,
+            current: Mutex::new(current),
+            looking: Arc::default(),
+            reporter,
         })
+    }
+
+    /// Returns the configuration of a handshake that begins now, for [`connect`](Self::connect).
+    pub(super) async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
+        let has_files = !self.current.lock().read.is_empty();
+        if has_files {
+            let _elapsed = tokio::time::timeout(LOOKING, self.look_at_files()).await;
+        }
+        Arc::clone(&self.current.lock().config)
     }
 
     /// Begins a session with the server of this host.
     pub(super) async fn connect(
         &self,
+        config: Arc<ClientConfig>,
         host: &str,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, LockError> {
@@ -61,10 +140,99 @@ impl TlsClient {
             Some(name) => name.clone(),
             None => server_name(host)?,
         };
-        let connector = TlsConnector::from(Arc::clone(&self.config));
-        let connected = connector.connect(name, stream).await;
+        let connected = TlsConnector::from(config).connect(name, stream).await;
         connected.map_err(|error| handshake_error(host, &error))
     }
+
+    /// Reads the files again if they have changed, and reports why they can't be used.
+    ///
+    /// # Cancel safety
+    /// Continues for other handshakes.
+    async fn look_at_files(self: &Arc<Self>) {
+        let turn = Arc::clone(&self.looking).lock_owned().await;
+        let (looked, is_over) = oneshot::channel::<()>();
+        let client = Arc::clone(self);
+        // A thread of its own, because the drop of a runtime would wait for a blocking task.
+        let thread = std::thread::Builder::new().name("lock-certificates".into());
+        let started = thread.spawn(move || {
+            let failure = client.take_changed_files();
+            drop(turn);
+            drop(looked);
+            if let Some(error) = failure {
+                let event = LockEvent::CertificatesNotRead { error: &error };
+                client.reporter.emit(&event);
+            }
+        });
+        if started.is_ok() {
+            let _dropped = is_over.await;
+        }
+    }
+
+    /// Blocks. Returns an error that was not reported yet.
+    fn take_changed_files(&self) -> Option<LockError> {
+        let error = match self.read_if_changed() {
+            Ok(None) => {
+                self.current.lock().reported = None;
+                return None;
+            }
+            Ok(Some(new)) => {
+                // Dropped outside of the mutex.
+                let _replaced = std::mem::replace(&mut *self.current.lock(), new);
+                return None;
+            }
+            Err(error) => error,
+        };
+        let text = error.to_string();
+        let reported = self.current.lock().reported.replace(text.clone());
+        (reported != Some(text)).then_some(error)
+    }
+
+    fn read_if_changed(&self) -> Result<Option<Current>, LockError> {
+        let Some(read) = versions(&self.files)? else {
+            return Err(tls_error(
+                "one of the files is no regular file now",
+                "put a regular file there",
+            ));
+        };
+        if read == self.current.lock().read {
+            return Ok(None);
+        }
+        let config = client_config(&self.tls, &self.files)?;
+        Ok(Some(Current {
+            config: Arc::new(config),
+            read,
+            reported: None,
+        }))
+    }
+}
+
+/// Returns the versions of the files; `None` if one of them can be read only once, as a pipe.
+fn versions(files: &TlsFiles) -> Result<Option<Vec<Version>>, LockError> {
+    let mut versions = Vec::new();
+    for (what, path) in [
+        (CA, &files.ca),
+        (CERTIFICATE, &files.certificate),
+        (KEY, &files.key),
+    ] {
+        let Some(path) = path else { continue };
+        let file = std::fs::metadata(path).map_err(|error| unreadable(what, path, &error))?;
+        if !file.is_file() {
+            return Ok(None);
+        }
+        versions.push(file.into());
+    }
+    Ok(Some(versions))
+}
+
+fn unreadable(what: &str, path: &Path, error: &io::Error) -> LockError {
+    tls_error(
+        format!(
+            "{what} in {} cannot be read ({})",
+            path.display(),
+            error.kind()
+        ),
+        "check the path, and the rights of the file",
+    )
 }
 
 fn server_name(host: &str) -> Result<ServerName<'static>, LockError> {
@@ -102,7 +270,7 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
         (Some((certificate, key)), None) => (certificate.clone(), key.clone()),
         (None, Some([certificate, key])) => (certificate, key),
     };
-    let chain = certificates(&certificate, "the client certificate")?;
+    let chain = certificates(&certificate, CERTIFICATE)?;
     let private_key = private_key(&key)?;
     builder
         .with_client_auth_cert(chain, private_key)
@@ -127,7 +295,7 @@ fn roots(tls: &Tls, files: &TlsFiles) -> Result<RootCertStore, LockError> {
     let of_url = files.ca.iter().cloned().map(PemSource::File);
     let sources: Vec<_> = tls.ca.iter().cloned().chain(of_url).collect();
     for source in &sources {
-        for certificate in certificates(source, "the CA certificates")? {
+        for certificate in certificates(source, CA)? {
             roots.add(certificate).map_err(|error| {
                 let text = format!("a certificate in {} is invalid ({error})", shown(source));
                 tls_error(text, "give the certificates of the authorities in PEM")
@@ -169,7 +337,7 @@ fn certificates(source: &PemSource, what: &str) -> Result<Vec<CertificateDer<'st
 }
 
 fn private_key(source: &PemSource) -> Result<PrivateKeyDer<'static>, LockError> {
-    let pem = read(source, "the client key")?;
+    let pem = read(source, KEY)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| {
         tls_error(
             format!(
@@ -184,13 +352,10 @@ fn private_key(source: &PemSource) -> Result<PrivateKeyDer<'static>, LockError> 
 fn read(source: &PemSource, what: &str) -> Result<Arc<[u8]>, LockError> {
     match source {
         PemSource::Bytes(bytes) => Ok(Arc::clone(bytes)),
-        PemSource::File(path) => std::fs::read(path).map(Into::into).map_err(|error| {
-            let reason = error.kind();
-            tls_error(
-                format!("{what} in {} cannot be read ({reason})", path.display()),
-                "check the path, and the rights of the file",
-            )
-        }),
+        PemSource::File(path) => {
+            let bytes = std::fs::read(path).map_err(|error| unreadable(what, path, &error))?;
+            Ok(bytes.into())
+        }
     }
 }
 

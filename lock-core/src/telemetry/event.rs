@@ -278,6 +278,12 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
+    /// The files of certificates have changed, and can't be used yet. Connections use what was read before.
+    #[non_exhaustive]
+    CertificatesNotRead {
+        /// The failure.
+        error: &'a LockError,
+    },
     /// An environment variable begins with this library's prefix, but no setting has that name. The event precedes the
     /// manager, so it reaches `tracing` but no observer.
     #[non_exhaustive]

@@ -122,6 +122,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         LockEvent::Revoked { .. }
         | LockEvent::OverrideUnused { .. }
         | LockEvent::LoginFailed { .. }
+        | LockEvent::CertificatesNotRead { .. }
         | LockEvent::UnknownVariable { .. } => write_for_operators(event),
         LockEvent::ExpiryRepaired { lock } => about!(
             WARN,
@@ -313,6 +314,11 @@ fn write_for_operators(event: &LockEvent<'_>) {
             WARN, "lock.login_failed",
             { error.type = error_type(error), error = text(error), reason, },
             "a connection could not log in again; its leases go on until it breaks"
+        ),
+        LockEvent::CertificatesNotRead { error } => server!(
+            WARN, "lock.certificates_not_read",
+            { error.type = error_type(error), error = text(error), },
+            "the files of certificates have changed and can't be used yet; connections use what was read before"
         ),
         LockEvent::UnknownVariable {
             variable,

@@ -1,12 +1,14 @@
 //! What operators do: they revoke locks, write settings, and change logins.
 
+use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lock_core::{Credentials, LockManager, Override};
 use test_support::fixtures::{LONG, NAME, current_thread_runtime, ms};
-use test_support::{RedisServer, eventually_async};
+use test_support::tls::shown;
+use test_support::{Authority, RedisServer, eventually_async};
 use tests::{connect, lost_in_time};
 
 use super::Proof;
@@ -20,6 +22,7 @@ pub(super) async fn run(proof: &mut Proof) {
     unused_override(proof).await;
     misspelt(proof);
     logged_out(proof, &server).await;
+    unreadable_certificates(proof).await;
 }
 
 async fn revoked(proof: &mut Proof, server: &RedisServer) {
@@ -140,4 +143,24 @@ async fn logged_out(proof: &mut Proof, server: &RedisServer) {
     drop(held.unwrap());
     proof.event("lock.login_failed", "WARN").await;
     eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
+}
+
+/// A program that renews certificates has emptied a file. New connections use what was read before.
+async fn unreadable_certificates(proof: &mut Proof) {
+    proof.begin();
+    let authority = Authority::new();
+    let options = RedisServer::options().tls(&authority, &authority.server(), false);
+    let server = options.start();
+    let trusted = authority.ca().with_file_name("trusted.pem");
+    fs::copy(authority.ca(), &trusted).unwrap();
+    let url = format!("{}?ssl_ca_certs={}", server.tls_url(), shown(&trusted));
+    let locks = LockManager::connect(&url).await.unwrap();
+    fs::write(&trusted, "").unwrap();
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
+    proof.event("lock.certificates_not_read", "WARN").await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
+    let events = subscriber::events(|event| event.name == "lock.certificates_not_read");
+    assert_eq!(events.len(), 1, "{events:?}");
 }

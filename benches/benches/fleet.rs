@@ -6,8 +6,9 @@
 //! - `connections`: the connections of a manager to a primary.
 //! - `commands`, `server`: the commands that clients send for a section, and the time of all primaries for them. The
 //!   managers take turns, and each section has a key of its own.
-//! - `idle`: how often a primary reads from a client in a second in which no manager is called. The server reads a
-//!   command alone, or a pipeline of commands.
+//! - `used`, `idle`: how often a primary reads from clients in a second in which nobody locks, just after a section of
+//!   each manager, and when the managers have been idle for long. The server reads a command alone, or a pipeline of
+//!   commands.
 //!
 //! The short form has one size.
 
@@ -33,8 +34,11 @@ const STARTED_AT_ONCE: usize = 10;
 /// Long enough for a subscription.
 const WAIT: Duration = Duration::from_millis(500);
 const SECTIONS: usize = 2_000;
+/// A manager asks the primaries for their epochs while it is in use, which ends after ten seconds without a call.
+const USED: Duration = Duration::from_secs(6);
+const IDLE_AFTER: Duration = Duration::from_secs(6);
 /// Several intervals of whatever a manager does without a call.
-const IDLE: Duration = Duration::from_secs(15);
+const IDLE: Duration = Duration::from_secs(9);
 
 fn main() {
     let runtime = multi_thread_runtime(2);
@@ -77,12 +81,12 @@ async fn measure(primaries: u16, sizes: &[usize]) {
         report(&figure("commands"), cost.calls / sections, "commands");
         report(&figure("server"), cost.micros / sections, "us");
 
-        let reads = |node: &RedisServer| Traffic::read(node).reads;
-        let before = sum(&cluster, reads);
-        tokio::time::sleep(IDLE).await;
-        // The end of the first INFO's connection and the second INFO are reads, too.
-        let idle = (sum(&cluster, reads) - before) / nodes - 2.0;
-        report(&figure("idle"), idle / IDLE.as_secs_f64(), "reads/s");
+        for (number, locks) in managers.iter().enumerate() {
+            pairs::guard(locks, &format!("used:{number}"), pairs::WAIT).await;
+        }
+        report(&figure("used"), reads(&cluster, USED).await, "reads/s");
+        tokio::time::sleep(IDLE_AFTER).await;
+        report(&figure("idle"), reads(&cluster, IDLE).await, "reads/s");
     }
     for locks in managers {
         while locks.shutdown().await.is_err() {}
@@ -95,6 +99,16 @@ fn sum(cluster: &RedisCluster, of_node: impl Fn(&RedisServer) -> f64) -> f64 {
 
 fn all_scripts(cluster: &RedisCluster) -> CommandStat {
     cluster.nodes().iter().map(scripts).sum()
+}
+
+/// Returns how often a primary reads from clients in a second.
+async fn reads(cluster: &RedisCluster, span: Duration) -> f64 {
+    let reads = |node: &RedisServer| Traffic::read(node).reads;
+    let before = sum(cluster, reads);
+    tokio::time::sleep(span).await;
+    let nodes = number(cluster.nodes().len() as u64);
+    // The end of the first INFO's connection and the second INFO are reads, too.
+    ((sum(cluster, reads) - before) / nodes - 2.0) / span.as_secs_f64()
 }
 
 /// Counts the connections of the managers at a primary.

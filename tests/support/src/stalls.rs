@@ -3,9 +3,9 @@
 //! A thread sleeps in short ticks, and adds up by how much it wakes up too late. The library may have been kept from
 //! running for as long, so that this time is no delay of the library: the limits of tests are longer by it.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(5);
@@ -14,9 +14,11 @@ const EXACTNESS: Duration = Duration::from_millis(1);
 
 /// In microseconds.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
+/// How many values count. Without any, the thread sleeps, because benches count the wake-ups of a process.
+static COUNTING: AtomicUsize = AtomicUsize::new(0);
 
 /// The time in which this process was kept from running, from a moment on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Stalls {
     before: Duration,
 }
@@ -24,10 +26,11 @@ pub struct Stalls {
 impl Stalls {
     /// Begins to count.
     pub fn from_now() -> Self {
-        static STARTED: Once = Once::new();
-        STARTED.call_once(|| {
-            thread::spawn(measure);
-        });
+        static THREAD: OnceLock<Thread> = OnceLock::new();
+        let thread = THREAD.get_or_init(|| thread::spawn(measure).thread().clone());
+        if COUNTING.fetch_add(1, Ordering::AcqRel) == 0 {
+            thread.unpark();
+        }
         Self { before: total() }
     }
 
@@ -37,10 +40,16 @@ impl Stalls {
     }
 }
 
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        COUNTING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Measures a time that has an upper bound.
 ///
 /// The bound is longer by [`stalled`](Self::stalled).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Stopwatch {
     begun: Instant,
     stalls: Stalls,
@@ -74,6 +83,10 @@ fn total() -> Duration {
 
 fn measure() {
     loop {
+        if COUNTING.load(Ordering::Acquire) == 0 {
+            thread::park();
+            continue;
+        }
         let begun = Instant::now();
         thread::sleep(TICK);
         let late = begun.elapsed().saturating_sub(TICK);

@@ -114,7 +114,7 @@ impl ScriptPair {
     }
 }
 
-/// Returns the keys of a lock: its own, and those of queue, counter, grace and holders.
+/// Returns the keys of a lock: its value, queue, counter, grace key and holders.
 fn keys(name: &str) -> [String; 5] {
     let companion = |end| format!("{{lock:{name}}}:{end}");
     [

@@ -190,7 +190,7 @@ impl TlsClient {
     fn read_if_changed(&self) -> Result<Option<Current>, LockError> {
         let Some(read) = versions(&self.files)? else {
             return Err(tls_error(
-                "one of the files is no regular file now",
+                "one of the files of certificates was replaced by something else, such as a pipe or a folder",
                 "put a regular file there",
             ));
         };

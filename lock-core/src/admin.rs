@@ -184,7 +184,7 @@ impl Admin {
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Admin")
-            .field("settings", &self.inner.config)
+            .field("settings", &self.inner.settings)
             .finish_non_exhaustive()
     }
 }
@@ -192,7 +192,7 @@ impl fmt::Debug for Admin {
 impl ManagerInner {
     async fn inspect(&self, name: LockName, detail: InspectDetail) -> Result<LockInfo, LockError> {
         let key = self.admin_key(&name)?;
-        let limit = self.config.command_timeout;
+        let limit = self.settings.command_timeout;
         let reply = self.store.inspect(&key, detail, limit).await?;
         Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
             self.is_own(owner_id)
@@ -202,8 +202,8 @@ impl ManagerInner {
     /// Checks that the manager can reach its store, and returns the key of a name.
     fn admin_key(&self, name: &LockName) -> Result<LockKey, LockError> {
         self.check_admin()?;
-        let key = LockKey::new(&self.config.prefix, name)
+        let key = LockKey::new(&self.settings.prefix, name)
             .map_err(|reason| LockError::invalid_name(name, reason))?;
-        Ok(key.in_dialect(self.config.dialect))
+        Ok(key.in_dialect(self.settings.dialect))
     }
 }

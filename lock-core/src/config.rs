@@ -25,7 +25,6 @@ pub(crate) mod environment;
 pub(crate) mod holder_tag;
 pub(crate) mod manager_config;
 pub(crate) mod overrides;
-pub(crate) mod server;
 #[cfg(feature = "__tls")]
 pub(crate) mod tls;
 
@@ -45,9 +44,9 @@ pub enum Handover {
     YieldToOthers,
 }
 
-/// The settings of a manager.
+/// The settings of a manager, from its builder, a configuration file or the environment.
 #[derive(Clone, Debug)]
-pub(crate) struct ManagerSettings {
+pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
     pub(crate) default_ttl: Duration,
     pub(crate) default_wait: Duration,
@@ -70,6 +69,11 @@ pub(crate) struct ManagerSettings {
     /// Who has to acknowledge each lock.
     #[cfg(feature = "redis")]
     pub(crate) confirm: Option<confirm::Confirm>,
+    /// The source of user and password. It is foreign code.
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<Arc<dyn credentials::CredentialProvider>>,
+    #[cfg(feature = "__tls")]
+    pub(crate) tls: Option<tls::Tls>,
     /// The name of the connections on the server; the label, if it is `None`.
     pub(crate) client_name: Option<Arc<str>>,
     /// The first overrides. The manager keeps the current ones.
@@ -98,7 +102,7 @@ const MAX_FENCING_LEAD: Duration = Duration::from_secs(48 * 60 * 60);
 /// More frequent questions would load the name server without a benefit.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_millis(1);
 
-impl Default for ManagerSettings {
+impl Default for Settings {
     fn default() -> Self {
         Self {
             prefix: "lock:".into(),
@@ -118,13 +122,17 @@ impl Default for ManagerSettings {
             quarantine: QUARANTINE,
             #[cfg(feature = "redis")]
             confirm: None,
+            #[cfg(feature = "redis")]
+            credentials: None,
+            #[cfg(feature = "__tls")]
+            tls: None,
             client_name: None,
             overrides: BTreeMap::new(),
         }
     }
 }
 
-impl ManagerSettings {
+impl Settings {
     /// Checks all settings. A manager is only made from valid settings.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.check_prefix()?;
@@ -257,7 +265,7 @@ mod tests {
 
     #[test]
     fn default_config_is_valid_and_has_the_documented_values() {
-        let config = ManagerSettings::default();
+        let config = Settings::default();
         assert!(config.check().is_ok());
         assert_eq!(config.default_ttl, Duration::from_secs(30));
         assert_eq!(config.default_wait, Duration::from_secs(5));
@@ -269,7 +277,7 @@ mod tests {
 
     #[test]
     fn each_invalid_setting_is_refused() {
-        type Change = fn(&mut ManagerSettings);
+        type Change = fn(&mut Settings);
         let cases: [(Change, &str); 9] = [
             (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
@@ -294,7 +302,7 @@ mod tests {
             ),
         ];
         for (change, text) in cases {
-            let mut config = ManagerSettings::default();
+            let mut config = Settings::default();
             change(&mut config);
             let error = config.check().unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
@@ -318,7 +326,7 @@ mod tests {
 
     #[test]
     fn label_ends_with_the_process_id() {
-        let label = ManagerSettings::default().label;
+        let label = Settings::default().label;
         let process_id = format!(":{}", std::process::id());
         assert!(label.ends_with(&process_id), "{label}");
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::address_map::AddressMap;
+#[cfg(feature = "redis")]
+use crate::config::endpoint::Endpoint;
 use crate::config::holder_tag::HolderTag;
-use crate::config::server::ServerSettings;
-use crate::config::{Handover, ManagerSettings};
+use crate::config::manager_config::without_password;
+use crate::config::{Handover, Settings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
@@ -108,9 +110,11 @@ impl LockManager {
     /// Returns a builder, to change the default settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder {
-            config: ManagerSettings::default(),
+            settings: Settings::default(),
             observer: None,
-            server: ServerSettings::default(),
+            url: None,
+            #[cfg(feature = "redis")]
+            endpoint: None,
         }
     }
 
@@ -212,7 +216,7 @@ impl LockManager {
 
 impl std::fmt::Debug for LockManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut settings = self.inner.config.clone();
+        let mut settings = self.inner.settings.clone();
         // In a forked child nothing may unlock the mutex of the overrides.
         if self.inner.check_process().is_ok() {
             settings.overrides = self.inner.overrides.all();
@@ -225,43 +229,59 @@ impl std::fmt::Debug for LockManager {
 
 /// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "no manager is made before `connect`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
-    config: ManagerSettings,
+    settings: Settings,
     observer: Option<ObserverHandle>,
-    server: ServerSettings,
+    url: Option<String>,
+    #[cfg(feature = "redis")]
+    endpoint: Option<Endpoint>,
+}
+
+/// Does not show passwords.
+impl std::fmt::Debug for LockManagerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("LockManagerBuilder");
+        shown
+            .field("settings", &self.settings)
+            .field("observer", &self.observer)
+            .field("url", &self.url.as_deref().map(without_password));
+        #[cfg(feature = "redis")]
+        shown.field("endpoint", &self.endpoint);
+        shown.finish()
+    }
 }
 
 impl LockManagerBuilder {
     /// Sets the text before every name, in the keys and in the channels of waiters. The prefix has
     /// at most 64 bytes and no braces. Defaults to `lock:`.
     pub fn prefix(mut self, prefix: &str) -> Self {
-        self.config.prefix = prefix.into();
+        self.settings.prefix = prefix.into();
         self
     }
 
     /// Sets the ttl of requests that set no ttl, from 100 ms to 24 h. Defaults to 30 s.
     pub fn default_ttl(mut self, ttl: Duration) -> Self {
-        self.config.default_ttl = ttl;
+        self.settings.default_ttl = ttl;
         self
     }
 
     /// Sets the wait of requests that set no wait. Zero means one attempt. Defaults to 5 s.
     pub fn default_wait(mut self, wait: Duration) -> Self {
-        self.config.default_wait = wait;
+        self.settings.default_wait = wait;
         self
     }
 
     /// Sets how long the manager waits for the reply to one command. At least 1 ms. Defaults to 1 s.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.config.command_timeout = timeout;
+        self.settings.command_timeout = timeout;
         self
     }
 
     /// Sets how long [`LockManager::shutdown`] waits for guards and releases. Defaults to 5 s.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.config.shutdown_timeout = timeout;
+        self.settings.shutdown_timeout = timeout;
         self
     }
 
@@ -270,7 +290,7 @@ impl LockManagerBuilder {
     /// not be empty then, and must not begin with `revoked by `, as the label of a revoked lock does.
     /// Defaults to the host name and the process id.
     pub fn label(mut self, label: &str) -> Self {
-        self.config.label = tidy_label(label).into();
+        self.settings.label = tidy_label(label).into();
         self
     }
 
@@ -307,13 +327,13 @@ impl LockManagerBuilder {
     /// # }
     /// ```
     pub fn holder_tag(mut self, tag: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.config.holder_tag = Some(HolderTag::new(tag));
+        self.settings.holder_tag = Some(HolderTag::new(tag));
         self
     }
 
     /// Sets how a release treats waiters of other libraries. Defaults to [`Handover::Immediate`].
     pub fn handover(mut self, handover: Handover) -> Self {
-        self.config.handover = handover;
+        self.settings.handover = handover;
         self
     }
 
@@ -321,7 +341,7 @@ impl LockManagerBuilder {
     /// server. Use a dialect to share keys with services in other languages. Defaults to
     /// [`Dialect::Native`].
     pub fn dialect(mut self, dialect: Dialect) -> Self {
-        self.config.dialect = dialect;
+        self.settings.dialect = dialect;
         self
     }
 
@@ -333,7 +353,7 @@ impl LockManagerBuilder {
     /// shortens each interval by up to a quarter. With a shorter interval, waiters get the lock more often when other
     /// clients poll often. At least 1 ms. Defaults to 50 ms.
     pub fn retry_interval(mut self, longest: Duration) -> Self {
-        self.config.retry_interval = longest;
+        self.settings.retry_interval = longest;
         self
     }
 
@@ -342,7 +362,7 @@ impl LockManagerBuilder {
     /// [`guide::topologies`](crate::guide::topologies#names-that-move). At least 1 ms; zero turns it off. Defaults to
     /// 30 s.
     pub fn resolve_interval(mut self, interval: Duration) -> Self {
-        self.config.resolve_interval = interval;
+        self.settings.resolve_interval = interval;
         self
     }
 
@@ -374,7 +394,7 @@ impl LockManagerBuilder {
         mut self,
         map: impl Fn(&str, u16) -> Option<(String, u16)> + Send + Sync + 'static,
     ) -> Self {
-        self.config.address_map = Some(AddressMap::Function(Arc::new(map)));
+        self.settings.address_map = Some(AddressMap::Function(Arc::new(map)));
         self
     }
 
@@ -388,13 +408,13 @@ impl LockManagerBuilder {
     /// Sets whether events show the template of a lock's name in place of its key. Use it when keys have
     /// personal data. Errors still have the key. Defaults to `false`.
     pub fn redact_keys(mut self, redact: bool) -> Self {
-        self.config.redact_keys = redact;
+        self.settings.redact_keys = redact;
         self
     }
 
     /// Makes the reporter, with the readers of events.
     fn reporter(&self) -> Reporter {
-        let key_display = if self.config.redact_keys {
+        let key_display = if self.settings.redact_keys {
             KeyDisplay::Template
         } else {
             KeyDisplay::Key
@@ -435,7 +455,7 @@ impl LockManagerBuilder {
     /// Dropping the future leaves no connection and no task behind.
     pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
         let mut builder = self;
-        builder.server.url = Some(url.to_owned());
+        builder.url = Some(url.to_owned());
         builder.build().await
     }
 
@@ -481,17 +501,17 @@ impl LockManagerBuilder {
         self,
         wrap: impl FnOnce(MemoryStore) -> S,
     ) -> Result<(LockManager, Arc<S>), LockError> {
-        self.config.check()?;
-        let dialect = self.config.dialect;
+        self.settings.check()?;
+        let dialect = self.settings.dialect;
         MemoryStore::TRAITS
             .check_dialect(dialect)
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
         let reporter = Arc::new(self.reporter());
         let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-        let store = Arc::new(wrap(MemoryStore::new(sink, self.config.grace())));
+        let store = Arc::new(wrap(MemoryStore::new(sink, self.settings.grace())));
         let erased = Arc::<S>::clone(&store);
-        let inner = ManagerInner::without_worker(erased, notifications, reporter, self.config);
+        let inner = ManagerInner::without_worker(erased, notifications, reporter, self.settings);
         let manager = LockManager {
             inner: Arc::new(inner),
         };

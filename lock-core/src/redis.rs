@@ -1,6 +1,5 @@
 //! Keeps locks on Redis servers: on one, in a cluster, or at a quorum.
 
-mod access;
 mod channels;
 mod client;
 #[cfg(feature = "cluster")]
@@ -10,6 +9,7 @@ mod connect;
 mod connection;
 mod connector;
 mod credentials;
+pub(crate) mod deployment;
 mod dial;
 mod errors;
 mod handshake;
@@ -17,18 +17,16 @@ mod link;
 mod listening;
 mod location;
 mod login;
-mod maker;
 #[cfg(feature = "cluster")]
 mod membership;
 mod node;
+mod node_config;
 mod operations;
-pub(crate) mod place;
 mod pool;
 mod pushes;
 #[cfg(feature = "quorum")]
 mod quorum;
 mod report;
-mod security;
 mod sentinel;
 mod single;
 #[cfg(feature = "__tls")]

@@ -49,8 +49,8 @@ pub struct LockRequest {
 
 impl LockRequest {
     pub(crate) fn new(inner: Arc<ManagerInner>, name: LockName) -> Self {
-        let ttl = inner.config.default_ttl;
-        let dialect = inner.config.dialect;
+        let ttl = inner.settings.default_ttl;
+        let dialect = inner.settings.dialect;
         Self {
             inner,
             name,
@@ -187,7 +187,7 @@ impl LockRequest {
         let (dialect, kind) = (self.dialect, self.kind.kind);
         let result = self.acquire().await;
         if result.as_ref().is_err_and(LockError::is_contended)
-            && let Ok(key) = LockKey::new(&inner.config.prefix, &name)
+            && let Ok(key) = LockKey::new(&inner.settings.prefix, &name)
         {
             let key = key.in_dialect(dialect);
             let lock = inner.reporter.id(&key).of_kind(kind);
@@ -300,7 +300,7 @@ impl LockRequest {
     }
 
     fn checked(&self) -> Result<(LockKey, LeaseConfig), LockError> {
-        let key = LockKey::new(&self.inner.config.prefix, &self.name)
+        let key = LockKey::new(&self.inner.settings.prefix, &self.name)
             .map_err(|reason| LockError::invalid_name(&self.name, reason))?;
         let ttl = Ttl::new(self.ttl).ok_or(LockError::InvalidTtl {
             ttl: self.ttl,

@@ -92,13 +92,13 @@ pub struct RequestParts {
 #[must_use]
 pub fn request_parts(request: &LockRequest) -> RequestParts {
     let (inner, name, wait) = request.parts();
-    let config = &inner.config;
-    let key = LockKey::new(&config.prefix, name).map(|key| key.text());
+    let settings = &inner.settings;
+    let key = LockKey::new(&settings.prefix, name).map(|key| key.text());
     RequestParts {
         // The acquire reports an invalid name.
-        key: key.unwrap_or_else(|_| format!("{}{}", config.prefix, name.as_str()).into()),
+        key: key.unwrap_or_else(|_| format!("{}{}", settings.prefix, name.as_str()).into()),
         wait,
-        command_timeout: config.command_timeout,
+        command_timeout: settings.command_timeout,
     }
 }
 
@@ -205,7 +205,8 @@ impl Faults {
     }
 
     fn fails_renewals(&self) -> bool {
-        self.store.fails_renewals(self.inner.config.command_timeout)
+        self.store
+            .fails_renewals(self.inner.settings.command_timeout)
     }
 
     /// Begins or ends the renewals of all held locks, after a change of the faults.
@@ -254,7 +255,7 @@ impl Faults {
     /// The holder learns of the loss at once: `lost()` completes, and a body of `run` or of the
     /// attribute is dropped. Then the next waiter gets the lock.
     pub fn lose(&self, name: impl Into<LockName>) -> bool {
-        let key = LockKey::new(&self.inner.config.prefix, &name.into());
+        let key = LockKey::new(&self.inner.settings.prefix, &name.into());
         key.is_ok_and(|key| self.lose_where(|held| held.as_str() == key.as_str()) > 0)
     }
 
@@ -332,7 +333,7 @@ impl Faults {
         ttl: Duration,
         renew: Renew,
     ) -> Result<OtherHolder, LockError> {
-        let key = LockKey::new(&self.inner.config.prefix, name)
+        let key = LockKey::new(&self.inner.settings.prefix, name)
             .map_err(|reason| LockError::invalid_name(name, reason))?;
         let ttl = Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?;
         let lease_config = LeaseConfig {
@@ -403,7 +404,7 @@ async fn renew(faults: WeakFaults, held: Weak<HeldLock>) {
     while let (Some(faults), Some(held)) = (faults.upgrade(), held.upgrade()) {
         let now = held.clock.now();
         let action = held.next_action(now);
-        let timeout = faults.inner.config.command_timeout;
+        let timeout = faults.inner.settings.command_timeout;
         let pause = match action {
             LeaseAction::Renew { .. } => {
                 let limit = action.renewal_limit(now, timeout).unwrap_or(timeout);

@@ -61,15 +61,15 @@ impl ListLocks {
         } = self;
         inner.check_admin()?;
         let request = ScanRequest {
-            prefix: Arc::clone(&inner.config.prefix),
-            dialect: inner.config.dialect,
+            prefix: Arc::clone(&inner.settings.prefix),
+            dialect: inner.settings.dialect,
             pattern,
             limit,
             at: after.map(|cursor| cursor.0),
         };
         let page = scan(&inner, request).await?;
         let locks = page.locks.into_iter().map(|lock| {
-            let key = lock.key.in_dialect(inner.config.dialect);
+            let key = lock.key.in_dialect(inner.settings.dialect);
             LockInfo::new(&key, lock.name, &lock.found, &|owner_id| {
                 inner.is_own(owner_id)
             })
@@ -85,7 +85,7 @@ impl ListLocks {
 /// Scans until there are as many locks as the request wants, until the end, or until the store has looked at enough keys.
 /// Each part takes at most a command's timeout; at a quorum, at most one for each server that is asked.
 async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart, LockError> {
-    let (limit, timeout) = (request.limit, inner.config.command_timeout);
+    let (limit, timeout) = (request.limit, inner.settings.command_timeout);
     let mut page = ScanPart {
         next: request.at.take(),
         ..ScanPart::default()

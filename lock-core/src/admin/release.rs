@@ -152,7 +152,7 @@ impl ForceRelease {
         let inner = &self.inner;
         self.check_seen()?;
         let key = inner.admin_key(&self.name)?;
-        let by = self.by.as_deref().unwrap_or(&inner.config.label);
+        let by = self.by.as_deref().unwrap_or(&inner.settings.label);
         let request = ForceRequest {
             key: key.clone(),
             mode: self.mode,
@@ -162,7 +162,7 @@ impl ForceRelease {
             foreign: self.foreign,
             longest: inner.revoked_lease(&key),
         };
-        let limit = inner.config.command_timeout;
+        let limit = inner.settings.command_timeout;
         let (time, reply) = inner.store.force_release(&request, limit).await?;
         let owner_id = owner_id(&reply.content);
         let is_done = matches!(

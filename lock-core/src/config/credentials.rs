@@ -88,6 +88,13 @@ pub trait CredentialProvider: Send + Sync + 'static {
     fn credentials(&self) -> CredentialFuture<'_>;
 }
 
+/// Shows nothing of the provider, which is foreign code.
+impl fmt::Debug for dyn CredentialProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CredentialProvider")
+    }
+}
+
 impl<F, Fut, E> CredentialProvider for F
 where
     F: Fn() -> Fut + Send + Sync + 'static,

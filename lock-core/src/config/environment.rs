@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::manager_config::ManagerConfig;
-use super::{ManagerSettings, address_map, parse_duration};
+use super::{Settings, address_map, parse_duration};
 use crate::error::{BackendErrorKind, LockError};
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::nearest::nearest;
@@ -89,7 +89,7 @@ impl ManagerConfig {
 
     /// Checks the settings by themselves, while it is known that they come from variables.
     fn check(&self) -> Result<(), LockError> {
-        let mut settings = ManagerSettings::default();
+        let mut settings = Settings::default();
         // The URL is checked when it is used.
         let _url = self.clone().apply(&mut settings);
         settings.check()

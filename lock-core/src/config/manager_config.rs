@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::address_map::AddressMap;
 use super::overrides::Override;
-use super::{Handover, ManagerSettings};
+use super::{Handover, Settings};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::wire::tidy_label;
 
@@ -70,7 +70,7 @@ pub struct ManagerConfig {
 
 impl ManagerConfig {
     /// Moves the fields that are set into the settings of a manager, and returns the URL.
-    pub(crate) fn apply(self, settings: &mut ManagerSettings) -> Option<String> {
+    pub(crate) fn apply(self, settings: &mut Settings) -> Option<String> {
         // All fields by name, so that none is forgotten.
         let Self {
             url,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn fields_that_are_not_set_leave_the_settings() {
-        let mut settings = ManagerSettings::default();
+        let mut settings = Settings::default();
         let before = format!("{settings:?}");
         assert_eq!(ManagerConfig::default().apply(&mut settings), None);
         assert_eq!(format!("{settings:?}"), before);

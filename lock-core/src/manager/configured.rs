@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::url::{self, UrlScheme};
+use super::url::{self, Destination};
 use super::{LockManager, LockManagerBuilder};
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
-#[cfg(feature = "redis")]
-use crate::config::server::ServerPlace;
 use crate::error::LockError;
+#[cfg(feature = "redis")]
+use crate::redis::deployment::Deployment;
 #[cfg(feature = "redis")]
 use crate::runtime::inner::ManagerInner;
 #[cfg(feature = "redis")]
@@ -111,8 +111,8 @@ impl LockManagerBuilder {
     /// Takes all settings of the configuration that are set, and adds its overrides. Later calls of
     /// setters change them. [`build`](Self::build) connects to its URL.
     pub fn config(mut self, config: ManagerConfig) -> Self {
-        if let Some(url) = config.apply(&mut self.config) {
-            self.server.url = Some(url);
+        if let Some(url) = config.apply(&mut self.settings) {
+            self.url = Some(url);
         }
         self
     }
@@ -123,7 +123,7 @@ impl LockManagerBuilder {
         mut self,
         overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,
     ) -> Self {
-        self.config.overrides = collect(overrides);
+        self.settings.overrides = collect(overrides);
         self
     }
 
@@ -131,7 +131,7 @@ impl LockManagerBuilder {
     /// `:command`, `:worker` and `:pubsub` follow the name. Other characters than visible ASCII become
     /// `_`. The parameter `client_name` of the URL does the same. Defaults to `lock:` and the label.
     pub fn client_name(mut self, name: &str) -> Self {
-        self.config.client_name = Some(name.into());
+        self.settings.client_name = Some(name.into());
         self
     }
 
@@ -141,7 +141,7 @@ impl LockManagerBuilder {
     /// locks move to a deployment with fewer failovers, set a minute for each failover of the old one, so
     /// that tokens grow over the move: see the [guide](crate::guide::topologies).
     pub fn fencing_lead(mut self, lead: Duration) -> Self {
-        self.config.fencing_lead = lead;
+        self.settings.fencing_lead = lead;
         self
     }
 
@@ -162,41 +162,42 @@ impl LockManagerBuilder {
         allow(clippy::unused_async, reason = "only a server makes it wait")
     )]
     pub async fn build(mut self) -> Result<LockManager, LockError> {
-        self.config.check()?;
-        let url = self.server.url.take();
+        self.settings.check()?;
+        let url = self.url.take();
         #[cfg(feature = "redis")]
-        if let Some(endpoint) = self.server.endpoint.take() {
+        if let Some(endpoint) = self.endpoint.take() {
             if url.is_some() {
                 let advice = "set either a URL or an endpoint, and not both";
                 return Err(no_server("endpoint and url", advice));
             }
-            return self.connect_redis(ServerPlace::Endpoint(endpoint)).await;
+            return self.connect_redis(endpoint.try_into()?).await;
         }
         let Some(url) = url else {
             let advice = "set `url` in the configuration or an `endpoint`, or call `connect(url)`";
             return Err(no_server("none", advice));
         };
-        match url::scheme(&url)? {
-            UrlScheme::Memory => self.try_in_memory(),
+        match url::read(&url)? {
+            Destination::Memory => self.try_in_memory(),
             #[cfg(feature = "redis")]
-            UrlScheme::Redis => self.connect_redis(ServerPlace::Url(url)).await,
+            Destination::Redis(deployment) => self.connect_redis(*deployment).await,
         }
     }
 
     /// In a box: the compiler would copy the future of an `async fn` into each of its callers.
     #[cfg(feature = "redis")]
-    fn connect_redis(self, place: ServerPlace) -> Boxed<'static, Result<LockManager, LockError>> {
+    fn connect_redis(
+        self,
+        deployment: Deployment,
+    ) -> Boxed<'static, Result<LockManager, LockError>> {
         Box::pin(async move {
             check_runtime()?;
             let reporter = Arc::new(self.reporter());
             let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
             let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
-            let (security, login) = (self.server.security, self.server.credentials);
             let counted = Arc::clone(&reporter);
-            let config = self.config;
-            let store =
-                crate::redis::connect(place, security, login, &config, sink, counted).await?;
-            let inner = ManagerInner::with_worker(store, notifications, reporter, config)?;
+            let settings = self.settings;
+            let store = crate::redis::connect(deployment, &settings, sink, counted).await?;
+            let inner = ManagerInner::with_worker(store, notifications, reporter, settings)?;
             Ok(LockManager {
                 inner: Arc::new(inner),
             })
@@ -225,19 +226,18 @@ mod redis {
     use crate::config::confirm::Confirm;
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
-    #[cfg(feature = "quorum")]
-    use crate::config::server::ServerPlace;
-    use crate::config::server::SharedProvider;
     #[cfg(feature = "__tls")]
     use crate::config::tls::Tls;
     #[cfg(feature = "quorum")]
     use crate::error::LockError;
+    #[cfg(feature = "quorum")]
+    use crate::redis::url;
 
     impl LockManagerBuilder {
         /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
         /// to it. Defaults to none.
         pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
-            self.server.endpoint = Some(endpoint);
+            self.endpoint = Some(endpoint);
             self
         }
 
@@ -263,13 +263,13 @@ mod redis {
             self,
             urls: impl IntoIterator<Item = impl Into<String>>,
         ) -> Result<LockManager, LockError> {
-            self.config.check()?;
-            if self.server.endpoint.is_some() || self.server.url.is_some() {
+            self.settings.check()?;
+            if self.endpoint.is_some() || self.url.is_some() {
                 let advice = "give the servers to `connect_quorum` only";
                 return Err(super::no_server("endpoint or url", advice));
             }
-            let urls = urls.into_iter().map(Into::into).collect();
-            self.connect_redis(ServerPlace::Quorum(urls)).await
+            let urls: Vec<_> = urls.into_iter().map(Into::into).collect();
+            self.connect_redis(url::parse_quorum(&urls)?).await
         }
 
         /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have
@@ -279,14 +279,14 @@ mod redis {
         #[cfg(feature = "quorum")]
         #[cfg_attr(docsrs, doc(cfg(feature = "quorum")))]
         pub fn quarantine(mut self, quarantine: Duration) -> Self {
-            self.config.quarantine = quarantine;
+            self.settings.quarantine = quarantine;
             self
         }
 
         /// Makes replicas, or the disk, acknowledge each lock before it counts: see [`Confirm`]. Only for the
         /// native dialect, and not for a quorum. A manager in memory ignores it. Defaults to none.
         pub fn confirm(mut self, confirm: Confirm) -> Self {
-            self.config.confirm = Some(confirm);
+            self.settings.confirm = Some(confirm);
             self
         }
 
@@ -294,7 +294,7 @@ mod redis {
         /// must have neither a user nor a password then. A manager in memory does not ask the
         /// provider. Defaults to none.
         pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
-            self.server.credentials = Some(SharedProvider(Arc::new(provider)));
+            self.settings.credentials = Some(Arc::new(provider));
             self
         }
 
@@ -304,7 +304,7 @@ mod redis {
         #[cfg(feature = "__tls")]
         #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
         pub fn tls(mut self, tls: Tls) -> Self {
-            self.server.security = Some(tls);
+            self.settings.tls = Some(tls);
             self
         }
     }

@@ -1,13 +1,15 @@
-//! Finds the store of a URL. Errors never contain the URL, which may hold a password.
+//! Finds what a URL names. Errors never contain the URL, which may hold a password.
 
 use crate::error::{BackendErrorKind, LockError};
+#[cfg(feature = "redis")]
+use crate::redis::deployment::Deployment;
 
-/// The store of a URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UrlScheme {
+/// What a URL names.
+#[derive(Debug)]
+pub(crate) enum Destination {
     Memory,
     #[cfg(feature = "redis")]
-    Redis,
+    Redis(Box<Deployment>),
 }
 
 /// The schemes of Redis.
@@ -37,14 +39,14 @@ const OF_REDIS: [&str; 23] = [
     "valkeys+quorum",
 ];
 
-/// Returns the store of the URL's scheme, after checking that the rest of the URL is readable.
-pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
+/// Reads a URL of any scheme. Does no IO.
+pub(crate) fn read(url: &str) -> Result<Destination, LockError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(invalid("the lock URL has no scheme"));
     };
     let scheme = scheme.to_ascii_lowercase();
     match scheme.as_str() {
-        "memory" if rest.is_empty() => Ok(UrlScheme::Memory),
+        "memory" if rest.is_empty() => Ok(Destination::Memory),
         "memory" => Err(invalid("locks in memory have no host, path or options")),
         known if OF_REDIS.contains(&known) => redis(known, url),
         unknown => Err(self::unknown(unknown)),
@@ -52,12 +54,13 @@ pub(crate) fn scheme(url: &str) -> Result<UrlScheme, LockError> {
 }
 
 #[cfg(feature = "redis")]
-fn redis(_scheme: &str, url: &str) -> Result<UrlScheme, LockError> {
-    crate::redis::url::parse(url).map(|_| UrlScheme::Redis)
+fn redis(_scheme: &str, url: &str) -> Result<Destination, LockError> {
+    let deployment = crate::redis::url::parse(url)?;
+    Ok(Destination::Redis(Box::new(deployment)))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(scheme: &str, _url: &str) -> Result<UrlScheme, LockError> {
+fn redis(scheme: &str, _url: &str) -> Result<Destination, LockError> {
     Err(LockError::advised(
         BackendErrorKind::InvalidUrl,
         format!("`{scheme}://` in the lock URL needs the feature `redis` of lock-core"),
@@ -84,7 +87,7 @@ mod tests {
     use super::*;
 
     fn error(url: &str) -> String {
-        scheme(url).unwrap_err().to_string()
+        read(url).unwrap_err().to_string()
     }
 
     #[test]
@@ -135,7 +138,10 @@ mod tests {
                 if has_tls && !cfg!(feature = "__tls") {
                     assert!(error(&url).contains("needs the feature `tls`"), "{url}");
                 } else {
-                    assert_eq!(scheme(&url).unwrap(), UrlScheme::Redis, "{url}");
+                    assert!(
+                        matches!(read(&url).unwrap(), Destination::Redis(_)),
+                        "{url}"
+                    );
                 }
             }
         }
@@ -159,7 +165,7 @@ mod tests {
             "redis://h/1?client_name=y",
             "unix:///a@b?pass=c@d",
         ] {
-            assert_eq!(scheme(url).unwrap(), UrlScheme::Redis, "{url}");
+            assert!(matches!(read(url).unwrap(), Destination::Redis(_)), "{url}");
         }
     }
 

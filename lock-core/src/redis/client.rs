@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::access::DeploymentKind;
 use super::channels::Channels;
 use super::connection::Connection;
 use super::connector::Connector;
+use super::node_config::DeploymentKind;
 use super::pool::Pool;
 use crate::store::{NotificationSink, StoreStatus};
 use crate::telemetry::Reporter;
@@ -23,7 +23,7 @@ use lock_protocol::codec::redisson::Redisson;
 use lock_protocol::codec::watch_multi::WatchMulti;
 use lock_protocol::key::LockKey;
 
-use crate::config::ManagerSettings;
+use crate::config::Settings;
 use crate::sync::Mutex;
 use lock_protocol::ttl::whole_millis;
 
@@ -62,16 +62,16 @@ struct ServerProcess {
 }
 
 /// Returns the codecs of a manager's locks.
-fn codecs(config: &ManagerSettings, is_sharded: bool, written: SharedDeadlines) -> Codecs {
+fn codecs(settings: &Settings, is_sharded: bool, written: SharedDeadlines) -> Codecs {
     let owner = Owner {
-        label: Arc::clone(&config.label),
+        label: Arc::clone(&settings.label),
     };
     let watch_multi = WatchMulti {
         owner: owner.clone(),
     };
     Codecs {
         native: Native {
-            grace_ms: whole_millis(config.grace()),
+            grace_ms: whole_millis(settings.grace()),
             is_sharded,
         },
         conditional: Conditional::new(watch_multi.clone()),
@@ -87,21 +87,17 @@ fn codecs(config: &ManagerSettings, is_sharded: bool, written: SharedDeadlines) 
 }
 
 impl RedisClient {
-    pub(super) fn new(
-        [connector, transactions]: [Connector; 2],
-        config: &ManagerSettings,
-        deadlines: SharedDeadlines,
-        notifications: Arc<dyn NotificationSink>,
-        reporter: Arc<Reporter>,
-    ) -> Self {
-        let is_cluster = connector.access.kind == DeploymentKind::Cluster;
+    pub(super) fn new(connector: Connector, transactions: Connector) -> Self {
+        let config = Arc::clone(&connector.config);
+        let (settings, reporter) = (&config.settings, &config.reporter);
+        let is_cluster = config.kind == DeploymentKind::Cluster;
         Self {
-            channels: Channels::new(&config.prefix, is_cluster, &reporter),
+            channels: Channels::new(&settings.prefix, is_cluster, reporter),
             pool: Pool::new(connector),
-            notifications,
-            reporter,
-            command_timeout: config.command_timeout,
-            codecs: codecs(config, is_cluster, deadlines),
+            notifications: Arc::clone(&config.notifications),
+            reporter: Arc::clone(reporter),
+            command_timeout: config.timeout(),
+            codecs: codecs(settings, is_cluster, config.deadlines.clone()),
             transactions: Pool::new(transactions),
             in_turn: tokio::sync::Mutex::default(),
             pauses: ReleasePauses::default(),
@@ -128,7 +124,7 @@ impl RedisClient {
 
     /// Returns whether each slot has a channel of its own, as in a cluster.
     pub(super) fn is_sharded(&self) -> bool {
-        cfg!(feature = "cluster") && self.pool.connector.access.kind == DeploymentKind::Cluster
+        cfg!(feature = "cluster") && self.pool.connector.config.kind == DeploymentKind::Cluster
     }
 
     pub(super) async fn notifies_waiters(&self, key: &LockKey, limit: Duration) -> bool {

@@ -1,98 +1,92 @@
-//! Makes the store of a place, and connects once, so that a problem is reported now and not at the first
+//! Makes the store of a deployment, and connects once, so that a problem is reported now and not at the first
 //! lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::access::{self, Access};
 use super::client::RedisClient;
+#[cfg(feature = "cluster")]
+use super::cluster::{ClusterNodes, ClusterStore};
 use super::connection::Connection;
+use super::connector::Slots;
+#[cfg(feature = "cluster")]
+use super::deployment::NodeAddress;
+use super::deployment::{Deployment, Sentinels, TlsFiles, Topology};
+use super::dial::SharedTls;
 use super::errors::more_telling;
 use super::location::Location;
-use super::maker::NodeMaker;
-#[cfg(feature = "cluster")]
-use super::place::NodeAddress;
-use super::place::{Place, Topology};
+use super::node_config::{DeploymentKind, NodeConfig};
+#[cfg(feature = "quorum")]
+use super::quorum::QuorumStore;
+use super::sentinel::SentinelWatch;
 use super::single::RedisStore;
-use super::{security, url};
-use crate::config::ManagerSettings;
-use crate::config::server::{Security, ServerPlace, SharedProvider};
+use crate::config::Settings;
 use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::CLOCK_TOLERANCE;
 
-/// What the stores of all topologies are made from.
-struct Ingredients<'a> {
-    security: Security,
-    provider: Option<SharedProvider>,
-    settings: &'a ManagerSettings,
-    notifications: Arc<dyn NotificationSink>,
-    reporter: Arc<Reporter>,
-    deadline: Deadline,
-}
-
-impl Ingredients<'_> {
-    fn maker(&self, access: Access) -> NodeMaker {
-        NodeMaker {
-            access: Arc::new(access),
-            settings: self.settings.clone(),
-            notifications: Arc::clone(&self.notifications),
-            reporter: Arc::clone(&self.reporter),
-            deadlines: SharedDeadlines::default(),
-        }
-    }
-
-    /// Reads the certificates that the place names, and makes the stores of its servers.
-    async fn maker_for(&self, place: &Place) -> Result<NodeMaker, LockError> {
-        let reading = security::client(place, &self.security, &self.reporter);
-        let tls = read_in_time(self.deadline, reading).await?;
-        let provider = self.provider.clone();
-        let access = Access::new(place, tls, provider, self.settings, &self.reporter)?;
-        Ok(self.maker(access))
-    }
-}
-
-/// Connects to the servers of a place.
+/// Connects to the servers of a deployment.
 pub(crate) async fn connect(
-    place: ServerPlace,
-    security: Security,
-    provider: Option<SharedProvider>,
-    settings: &ManagerSettings,
+    deployment: Deployment,
+    settings: &Settings,
     notifications: Arc<dyn NotificationSink>,
     reporter: Arc<Reporter>,
 ) -> Result<Arc<dyn Store>, LockError> {
     let deadline = Deadline::after(Clock::System, settings.command_timeout);
-    let place = match place {
-        ServerPlace::Url(url) => url::parse(&url)?,
-        ServerPlace::Endpoint(endpoint) => access::place_of(endpoint)?,
-        ServerPlace::Quorum(urls) => url::parse_quorum(&urls)?,
-    };
-    let ingredients = Ingredients {
-        security,
-        provider,
-        settings,
-        notifications,
-        reporter,
-        deadline,
+    let kind = DeploymentKind::of(&deployment.topology);
+    let reading = tls_clients(deployment.servers(), settings, &reporter);
+    let clients = read_in_time(deadline, reading).await?;
+    let config = |deployment: &Deployment| {
+        let tls = clients
+            .iter()
+            .find(|(files, _)| Some(files) == deployment.tls.as_ref());
+        let tls = tls.map(|(_, client)| SharedTls::clone(client));
+        NodeConfig::new(deployment, kind, tls, settings, &notifications, &reporter)
     };
     // In boxes, because each of these futures is large, and only one of them runs.
-    match &place.topology {
+    match &deployment.topology {
         Topology::Standalone(address) => {
-            let store = ingredients.maker_for(&place).await?.make_single(address);
+            let store = RedisStore::at_address(&config(&deployment)?, address);
             let connection = store.client.pool.first(deadline.left()).await?;
             Box::pin(checked(store, &connection, settings, deadline)).await
         }
         Topology::Sentinel(sentinels) => {
-            Box::pin(behind_sentinels(&place, sentinels, &ingredients)).await
+            let config = config(&deployment)?;
+            Box::pin(behind_sentinels(&config, sentinels, deadline)).await
         }
         #[cfg(feature = "cluster")]
-        Topology::Cluster(seeds) => Box::pin(in_cluster(&place, seeds, ingredients)).await,
+        Topology::Cluster(seeds) => {
+            let config = config(&deployment)?;
+            Box::pin(in_cluster(config, seeds, deadline)).await
+        }
         #[cfg(feature = "quorum")]
-        Topology::Quorum(places) => Box::pin(at_quorum(places, &ingredients)).await,
+        Topology::Quorum(_) if settings.confirm.is_some() => Err(LockError::InvalidSetting {
+            setting: "confirm",
+            value: "at a quorum".into(),
+            advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+        }),
+        #[cfg(feature = "quorum")]
+        Topology::Quorum(servers) => {
+            let server = |server: &Deployment| match &server.topology {
+                Topology::Standalone(address) => {
+                    Ok(RedisStore::at_address(&config(server)?, address))
+                }
+                _ => Err(LockError::advised(
+                    BackendErrorKind::InvalidUrl,
+                    "a server of the quorum is not a single server",
+                    "use redis+quorum:// with single servers",
+                )),
+            };
+            let servers = servers
+                .iter()
+                .map(server)
+                .collect::<Result<_, LockError>>()?;
+            let connecting = QuorumStore::connect(servers, settings, &reporter, deadline);
+            Ok(Arc::new(Box::pin(connecting).await?))
+        }
         #[cfg(not(feature = "cluster"))]
         Topology::Cluster(_) => Err(needs_feature("a Redis Cluster", "cluster")),
         #[cfg(not(feature = "quorum"))]
@@ -110,83 +104,76 @@ fn needs_feature(topology: &str, feature: &str) -> LockError {
     )
 }
 
+/// Returns a TLS client for each set of files that these servers have.
+#[cfg(feature = "__tls")]
+async fn tls_clients(
+    servers: &[Deployment],
+    settings: &Settings,
+    reporter: &Arc<Reporter>,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    use super::tls::TlsClient;
+
+    let mut clients: Vec<(TlsFiles, SharedTls)> = Vec::new();
+    for files in servers.iter().filter_map(|server| server.tls.as_ref()) {
+        if clients.iter().any(|(known, _)| known == files) {
+            continue;
+        }
+        let tls = settings.tls.clone().unwrap_or_default();
+        let (read, reporter) = (files.clone(), Arc::clone(reporter));
+        // Reading hundreds of certificates takes milliseconds.
+        let made = tokio::task::spawn_blocking(move || TlsClient::new(tls, read, reporter)).await;
+        let made = made.map_err(|_ended| LockError::NoRuntime)?;
+        clients.push((files.clone(), Arc::new(made?)));
+    }
+    if clients.is_empty() && settings.tls.is_some() {
+        return Err(LockError::advised(
+            BackendErrorKind::InvalidUrl,
+            "`tls` sets certificates, and the address of the server is one without TLS",
+            "use rediss:// instead of redis://, or `use_tls` of the endpoint",
+        ));
+    }
+    Ok(clients)
+}
+
+/// Without the feature, a URL cannot demand TLS.
+#[cfg(not(feature = "__tls"))]
+#[expect(clippy::unused_async, reason = "with TLS it waits for files")]
+async fn tls_clients(
+    _servers: &[Deployment],
+    _settings: &Settings,
+    _reporter: &Arc<Reporter>,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    Ok(Vec::new())
+}
+
 async fn behind_sentinels(
-    place: &Place,
-    sentinels: &super::place::SentinelPlace,
-    ingredients: &Ingredients<'_>,
+    config: &Arc<NodeConfig>,
+    sentinels: &Sentinels,
+    deadline: Deadline,
 ) -> Result<Arc<dyn Store>, LockError> {
-    let maker = ingredients.maker_for(place).await?;
-    let tls = maker.access.tls.clone().filter(|_| sentinels.tls);
-    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
-    let watch = super::sentinel::SentinelWatch::begin(
-        sentinels.clone(),
-        tls,
-        settings.address_map.clone(),
-        Arc::clone(&ingredients.reporter),
-        settings.command_timeout,
-        deadline.left(),
-    );
+    let watch = SentinelWatch::begin(sentinels.clone(), config, deadline.left());
     let location = Location::sentinels(watch.await?)?;
-    let store = maker.at(&location, |it| it);
+    let store = RedisStore::new(config, &location, Slots::Settled);
     let connection = first_behind_sentinels(&store.client, deadline).await?;
-    checked(store, &connection, settings, deadline).await
+    checked(store, &connection, &config.settings, deadline).await
 }
 
 #[cfg(feature = "cluster")]
 async fn in_cluster(
-    place: &Place,
+    config: Arc<NodeConfig>,
     seeds: &[NodeAddress],
-    ingredients: Ingredients<'_>,
+    deadline: Deadline,
 ) -> Result<Arc<dyn Store>, LockError> {
-    use super::cluster::{ClusterNodes, ClusterStore};
-
-    let maker = ingredients.maker_for(place).await?;
-    let nodes = ClusterNodes::new(maker, seeds.to_vec(), ingredients.reporter);
-    let store = ClusterStore::begin(nodes, ingredients.deadline.left()).await?;
+    let nodes = ClusterNodes::new(config, seeds.to_vec());
+    let store = ClusterStore::begin(nodes, deadline.left()).await?;
     Ok(Arc::new(store))
-}
-
-#[cfg(feature = "quorum")]
-async fn at_quorum(
-    places: &[Place],
-    ingredients: &Ingredients<'_>,
-) -> Result<Arc<dyn Store>, LockError> {
-    let (settings, deadline) = (ingredients.settings, ingredients.deadline);
-    if settings.confirm.is_some() {
-        return Err(LockError::InvalidSetting {
-            setting: "confirm",
-            value: "at a quorum".into(),
-            advice: "use no `confirm`: a majority of servers confirms each lock".into(),
-        });
-    }
-    let reading = security::clients(places, &ingredients.security, &ingredients.reporter);
-    let tls = read_in_time(deadline, reading).await?;
-    let make = |place: &Place| {
-        let Topology::Standalone(address) = &place.topology else {
-            return Err(LockError::advised(
-                BackendErrorKind::InvalidUrl,
-                "a server of the quorum is not a single server",
-                "use redis+quorum:// with single servers",
-            ));
-        };
-        let of_place = |(files, _): &&(_, _)| Some(files) == place.tls.as_ref();
-        let tls = tls.iter().find(of_place);
-        let tls = tls.map(|(_, tls)| super::dial::SharedTls::clone(tls));
-        let provider = ingredients.provider.clone();
-        let access = Access::new(place, tls, provider, settings, &ingredients.reporter)?;
-        Ok(ingredients.maker(access.in_quorum()).make_single(address))
-    };
-    let servers = places.iter().map(make).collect::<Result<_, LockError>>()?;
-    let reporter = &ingredients.reporter;
-    let store = super::quorum::QuorumStore::connect(servers, settings, reporter, deadline);
-    Ok(Arc::new(store.await?))
 }
 
 /// Checks that the primary of the first connection has what the settings need.
 async fn checked(
     store: RedisStore,
     connection: &Connection,
-    settings: &ManagerSettings,
+    settings: &Settings,
     deadline: Deadline,
 ) -> Result<Arc<dyn Store>, LockError> {
     store.client.server_changed_at(connection);

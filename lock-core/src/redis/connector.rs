@@ -9,9 +9,9 @@ use std::time::Duration;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 use tokio::task::JoinSet;
 
-use super::access::{Access, kind_of_this_thread};
 use super::connection::Connection;
 use super::credentials::Issued;
+use super::deployment::{NodeAddress, Protocol};
 use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
 use super::errors::{connect_error, of_several, timed_out};
 use super::handshake::{Greeting, Handshake};
@@ -19,25 +19,31 @@ use super::link::Link;
 use super::location::Location;
 use super::login::{Fallback, LoggedIn, LoginError, dial_and_log_in};
 use super::node::{EpochReply, Node};
-use super::place::{NodeAddress, Protocol};
+use super::node_config::{NodeConfig, kind_of_this_thread};
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
-use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
+use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::clock_sync::ClockSync;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::scripts::Script;
 
+/// Whether the slots of the keys belong to the node, or are on their way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slots {
+    Settled,
+    /// Each command follows an `ASKING`.
+    #[cfg(feature = "cluster")]
+    Arriving,
+}
+
 /// Opens connections.
 pub(super) struct Connector {
-    pub(super) access: Arc<Access>,
+    pub(super) config: Arc<NodeConfig>,
     pub(super) location: Location,
     pub(super) handshake: Handshake,
-    /// Each command follows an `ASKING`, for keys of a slot that arrives at this node.
-    is_asking: bool,
-    pub(super) timeout: Duration,
-    pub(super) reporter: Arc<Reporter>,
+    slots: Slots,
 }
 
 /// A connection after the handshake.
@@ -62,19 +68,16 @@ pub(super) struct RawConnection {
 impl Connector {
     /// Creates a connector. Its connections load these scripts before the first command.
     pub(super) fn new(
-        access: Arc<Access>,
+        config: Arc<NodeConfig>,
         location: Location,
-        timeout: Duration,
+        slots: Slots,
         scripts: Vec<&'static Script>,
-        reporter: Arc<Reporter>,
     ) -> Self {
         Self {
+            handshake: Handshake::new(Arc::clone(&config), scripts),
+            config,
             location,
-            handshake: Handshake::new(Arc::clone(&access), scripts, Arc::clone(&reporter)),
-            is_asking: false,
-            access,
-            timeout,
-            reporter,
+            slots,
         }
     }
 
@@ -87,20 +90,18 @@ impl Connector {
         self
     }
 
-    /// Makes each command of the connections follow an `ASKING`.
-    pub(super) fn asking(mut self) -> Self {
-        self.is_asking = true;
-        self
-    }
-
     /// Returns whether waiters of these connections can get notifications. Keys that are on their way to a node have no
     /// subscription there.
     pub(super) fn can_subscribe(&self) -> bool {
-        !self.is_asking && !self.speaks_resp2(&self.node())
+        !self.is_asking() && !self.speaks_resp2(&self.node())
+    }
+
+    fn is_asking(&self) -> bool {
+        self.slots != Slots::Settled
     }
 
     fn speaks_resp2(&self, node: &Node) -> bool {
-        match self.access.protocol {
+        match self.config.protocol {
             Some(protocol) => protocol == Protocol::Resp2,
             None => node.speaks_resp2(),
         }
@@ -119,7 +120,7 @@ impl Connector {
     /// Returns the report of a connection to a server.
     pub(super) fn report(&self, node: &Node, kind: ConnectionKind) -> ConnectionReport {
         ConnectionReport {
-            reporter: Arc::clone(&self.reporter),
+            reporter: Arc::clone(&self.config.reporter),
             server: Arc::clone(&node.server),
             kind,
         }
@@ -131,7 +132,7 @@ impl Connector {
         limit: Duration,
     ) -> Result<Arc<Connection>, LockError> {
         let kind = kind_of_this_thread();
-        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let deadline = Deadline::after(Clock::System, limit.min(self.config.timeout()));
         let opened = self.open(kind, deadline).await?;
         let node = Arc::clone(&opened.node);
         let _turn = self
@@ -140,15 +141,15 @@ impl Connector {
         let report = self.report(&node, kind);
         let connection = Arc::new(Connection::start(
             opened.stream,
-            Link::new(opened.node, report, self.timeout),
+            Link::new(opened.node, report, self.config.timeout()),
             &opened.login,
             opened.greeting,
-            self.is_asking,
+            self.is_asking(),
             opened.issued.and_then(|issued| issued.renew_at),
         ));
         let weak = Arc::downgrade(&connection);
         node.registers(weak.clone());
-        if let Some(source) = &self.access.credentials {
+        if let Some(source) = &self.config.credentials {
             source.register(weak);
         }
         Ok(connection)
@@ -165,8 +166,8 @@ impl Connector {
         let deciding = async {
             let turn = node.admission.lock().await;
             // By its own rule, a connection ends when it is silent for this long.
-            let limit = self.timeout / 2;
-            node.admits(run_id, limit, &self.reporter).await?;
+            let limit = self.config.timeout() / 2;
+            node.admits(run_id, limit, &self.config.reporter).await?;
             Ok(turn)
         };
         let decided = tokio::time::timeout(deadline.left(), deciding).await;
@@ -181,7 +182,7 @@ impl Connector {
         if self.speaks_resp2(&self.node()) {
             return Err(no_notifications());
         }
-        let deadline = Deadline::after(Clock::System, limit.min(self.timeout));
+        let deadline = Deadline::after(Clock::System, limit.min(self.config.timeout()));
         let opened = self.open(ConnectionKind::Pubsub, deadline).await?;
         // The server may have refused RESP3 just now.
         if !opened.protocol.supports_resp3() {
@@ -216,7 +217,7 @@ impl Connector {
         if greeting.is_primary {
             node.epoch_told(&EpochReply {
                 asked: greeting.first.sent,
-                lead_us: self.access.lead_us(greeting.epoch),
+                lead_us: self.config.lead_us(greeting.epoch),
                 server_us: greeting.first.server_us,
             });
         }
@@ -238,7 +239,7 @@ impl Connector {
         kind: ConnectionKind,
         deadline: Deadline,
     ) -> Result<Begun, LockError> {
-        let address = self.access.reach(node, &self.reporter)?;
+        let address = self.config.reach(node)?;
         let resolving = tokio::time::timeout(deadline.left(), resolve(&address));
         let resolved = resolving
             .await
@@ -284,7 +285,7 @@ impl Connector {
         node: &Node,
         deadline: Deadline,
     ) -> Result<(RedisConnectionInfo, Option<Arc<Issued>>), LockError> {
-        let (login, issued) = self.access.login(deadline.left()).await?;
+        let (login, issued) = self.config.login(deadline.left()).await?;
         if self.speaks_resp2(node) {
             return Ok((login.set_protocol(ProtocolVersion::RESP2), issued));
         }
@@ -320,7 +321,7 @@ impl Connector {
         failed: &LoginError,
     ) {
         if node.found_resp2(run_id, failed.is_of_resp3(login)) {
-            self.reporter.emit(&LockEvent::ServerRestricted {
+            self.config.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "HELLO",
                 effect: "connections speak RESP2, which has no notifications, and waiters poll",
@@ -419,13 +420,13 @@ impl Attempt {
         is_securing: &AtomicBool,
     ) -> Result<Begun, LockError> {
         let (connector, node) = (&*self.connector, &*self.node);
-        let access = &connector.access;
+        let config = &connector.config;
         let dial = || async {
-            let tls = access.tls.as_ref();
+            let tls = config.tls.as_ref();
             let dialed = dial(&self.address, address, tls, is_securing).await?;
             dialed.map_err(|error| connect_error(&node.text(), &error))
         };
-        let fallback = match access.protocol {
+        let fallback = match config.protocol {
             Some(_) => Fallback::Never,
             None if node.knows_resp3() => Fallback::AfterRefusal,
             None => Fallback::AfterRefusalOrEnd,
@@ -443,7 +444,7 @@ impl Attempt {
             .await?;
         if self.purpose != Purpose::Ask {
             let (run_id, limit) = (greeting.first.run_id, self.deadline.left() / 2);
-            let reporter = (self.purpose == Purpose::Use).then_some(&*connector.reporter);
+            let reporter = (self.purpose == Purpose::Use).then_some(&*connector.config.reporter);
             node.may_admit(run_id, limit, reporter).await?;
         }
         Ok(Begun {

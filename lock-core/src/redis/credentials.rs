@@ -12,8 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::errors::MAX_ERROR_TEXT;
-use crate::config::credentials::{CredentialFuture, Credentials};
-use crate::config::server::SharedProvider;
+use crate::config::credentials::{CredentialFuture, CredentialProvider, Credentials};
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::Boxed;
 use crate::sync::{Mutex, Process, catch, caught};
@@ -54,7 +53,7 @@ pub(super) trait RenewLogin: Send + Sync {
 
 /// The provider, and the connections that logged in with its credentials.
 pub(super) struct CredentialSource {
-    provider: SharedProvider,
+    provider: Arc<dyn CredentialProvider>,
     timeout: Duration,
     reporter: Arc<Reporter>,
     process: Process,
@@ -81,7 +80,7 @@ struct Logins {
 
 impl CredentialSource {
     pub(super) fn new(
-        provider: SharedProvider,
+        provider: Arc<dyn CredentialProvider>,
         timeout: Duration,
         reporter: Arc<Reporter>,
     ) -> Self {
@@ -144,7 +143,7 @@ impl CredentialSource {
 
     /// Calls the provider. It is foreign code: no mutex is held, and a panic is caught.
     async fn call(&self) -> Result<Arc<Issued>, LockError> {
-        let credentials = match catch(|| self.provider.0.credentials()) {
+        let credentials = match catch(|| self.provider.credentials()) {
             Ok(future) => {
                 let mut call = ProviderCall {
                     future: Some(future),
@@ -399,7 +398,7 @@ mod tests {
     #[test]
     fn earliest_login_of_all_subscriptions_is_renewed_first() {
         let provider = || async { Ok::<_, std::io::Error>(Credentials::new("user", "password")) };
-        let provider = SharedProvider(Arc::new(provider));
+        let provider = Arc::new(provider);
         let timeout = Duration::from_secs(1);
         let source = Arc::new(CredentialSource::new(provider, timeout, Arc::default()));
         let now = Clock::System.now();

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 #[cfg(feature = "__tls")]
 use tokio_rustls::client::TlsStream;
 
-use super::place::NodeAddress;
+use super::deployment::NodeAddress;
 #[cfg(feature = "__tls")]
 use super::tls::TlsClient;
 #[cfg(feature = "__tls")]

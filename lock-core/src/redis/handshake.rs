@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::{ProtocolVersion, RedisConnectionInfo};
 
-use super::access::{Access, DeploymentKind};
 use super::dial::Stream;
 use super::errors::{
     connect_error, is_database_out_of_range, is_select_in_cluster, login_error, no_database,
@@ -16,10 +15,11 @@ use super::login::LoginError;
 #[cfg(feature = "cluster")]
 use super::membership::{Shared, ids_of};
 use super::node::Node;
+use super::node_config::{DeploymentKind, NodeConfig};
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
-use crate::telemetry::{ConnectionKind, LockEvent, Reporter};
+use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::Clock;
 use lock_protocol::clock_sync::{ClockSync, UNKNOWN_RUN_ID};
 use lock_protocol::codec::abilities::Abilities;
@@ -54,12 +54,11 @@ pub(super) struct Greeting {
 
 /// Checks the connections to one server, and remembers what was reported of it.
 pub(super) struct Handshake {
-    pub(super) access: Arc<Access>,
+    pub(super) config: Arc<NodeConfig>,
     /// Each connection loads them before its first command.
     pub(super) scripts: Vec<&'static Script>,
     /// `Native` or `Auto`, if it has to find out which commands check the owner.
     pub(super) release: Option<ReleaseMethod>,
-    reporter: Arc<Reporter>,
     /// The eviction policy was reported.
     eviction_is_known: AtomicBool,
     /// A primary without `min-replicas-to-write` was reported.
@@ -73,16 +72,11 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    pub(super) fn new(
-        access: Arc<Access>,
-        scripts: Vec<&'static Script>,
-        reporter: Arc<Reporter>,
-    ) -> Self {
+    pub(super) fn new(config: Arc<NodeConfig>, scripts: Vec<&'static Script>) -> Self {
         Self {
-            access,
+            config,
             scripts,
             release: None,
-            reporter,
             eviction_is_known: AtomicBool::new(false),
             lone_writes_are_known: AtomicBool::new(false),
             unknown_role_is_known: AtomicBool::new(false),
@@ -104,12 +98,12 @@ impl Handshake {
         protocol: ProtocolVersion,
         kind: ConnectionKind,
     ) -> Result<Greeting, LockError> {
-        let deployment = self.access.kind;
+        let deployment = self.config.kind;
         let is_cluster = deployment == DeploymentKind::Cluster;
-        let name = self.access.client_name(kind);
+        let name = self.config.client_name(kind);
         let preparation = Preparation {
             node,
-            reporter: &self.reporter,
+            reporter: &self.config.reporter,
             scripts: &self.scripts,
             release: self.release,
         };
@@ -272,7 +266,7 @@ impl Handshake {
         if !is_known && !self.unknown_role_is_known.swap(true, Ordering::Relaxed) {
             let unreadable = Refusal::unreadable();
             let refusal = first.role.as_ref().err().unwrap_or(&unreadable);
-            self.reporter.emit(&LockEvent::ServerRestricted {
+            self.config.reporter.emit(&LockEvent::ServerRestricted {
                 server: &node.server,
                 command: "ROLE",
                 effect: "a replica cannot be recognized",
@@ -284,7 +278,7 @@ impl Handshake {
 
     /// Fails for a server that isn't a primary, unless it belongs to a cluster, where a replica redirects each command.
     fn check_role(&self, node: &Node, role: Option<Role>) -> Result<(), LockError> {
-        if self.access.kind == DeploymentKind::Cluster {
+        if self.config.kind == DeploymentKind::Cluster {
             return Ok(());
         }
         role.map_or(Ok(()), |role| check_role(node, role))
@@ -297,7 +291,7 @@ impl Handshake {
         match info {
             Ok(info) => Ok(info.my_epoch().unwrap_or_default()),
             Err(refusal) if refusal.is_of_command() => {
-                self.reporter.emit(&LockEvent::ServerRestricted {
+                self.config.reporter.emit(&LockEvent::ServerRestricted {
                     server: &node.server,
                     command: "CLUSTER INFO",
                     effect: "fencing tokens may go back after a failover",
@@ -323,7 +317,7 @@ impl Handshake {
             (Some(cluster), false) if cluster.info.is_err() => Err(self.is_no_node(node)),
             (Some(_), false) => {
                 if !self.odd_mode_is_known.swap(true, Ordering::Relaxed) {
-                    self.reporter.emit(&LockEvent::ServerRestricted {
+                    self.config.reporter.emit(&LockEvent::ServerRestricted {
                         server: &node.server,
                         command: "INFO",
                         effect: "it is used as a node of a cluster, because it serves CLUSTER INFO",
@@ -341,7 +335,7 @@ impl Handshake {
         if let Some(membership) = &node.membership
             && membership.is_known()
         {
-            return node.is_foreign(&self.reporter);
+            return node.is_foreign(&self.config.reporter);
         }
         LockError::advised(
             BackendErrorKind::Unsupported,
@@ -349,7 +343,7 @@ impl Handshake {
                 "the server at {} is not part of a Redis Cluster",
                 node.text()
             ),
-            if self.access.tls.is_some() {
+            if self.config.tls.is_some() {
                 "use rediss:// for a single server"
             } else {
                 "use redis:// for a single server"
@@ -388,11 +382,11 @@ impl Handshake {
             // It knows no cluster.
             None => {}
         }
-        Err(node.is_foreign(&self.reporter))
+        Err(node.is_foreign(&self.config.reporter))
     }
 
     fn is_clustered(&self, node: &Node) -> LockError {
-        let advice = if self.access.tls.is_some() {
+        let advice = if self.config.tls.is_some() {
             "use rediss+cluster:// instead of rediss://"
         } else {
             "use redis+cluster:// instead of redis://"
@@ -418,7 +412,7 @@ impl Handshake {
         } else if failed.refusal.is_some() {
             let text = format!("cannot connect to the lock server at {}", node.text());
             failed.to_lock_error(&text)
-        } else if self.access.tls.is_none() {
+        } else if self.config.tls.is_none() {
             login_error(&node.text(), error)
         } else {
             connect_error(&node.text(), error)
@@ -448,7 +442,7 @@ impl Handshake {
             } else {
                 format!("the server does not answer to INFO: {}", text_of(refusal))
             };
-            self.reporter.emit(&LockEvent::NotificationsOff {
+            self.config.reporter.emit(&LockEvent::NotificationsOff {
                 server: &node.server,
                 error: &error,
             });
@@ -459,7 +453,7 @@ impl Handshake {
             let version = tidy(&version, MAX_LABEL);
             *self.server_version.lock() = Some(version.into());
         }
-        if self.access.kind == DeploymentKind::Sentinel
+        if self.config.kind == DeploymentKind::Sentinel
             && info.role().is_some()
             && info.field("min_slaves_good_slaves").is_none()
         {
@@ -470,7 +464,7 @@ impl Handshake {
             info.field("maxmemory"),
             info.field("maxmemory_policy"),
         );
-        let uptime = (self.access.kind == DeploymentKind::Quorum)
+        let uptime = (self.config.kind == DeploymentKind::Quorum)
             .then(|| info.field("uptime_in_seconds")?.parse().ok())
             .flatten();
         let process = match info.run_id() {
@@ -489,7 +483,7 @@ impl Handshake {
         if self.lone_writes_are_known.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.reporter.emit(&LockEvent::ServerRestricted {
+        self.config.reporter.emit(&LockEvent::ServerRestricted {
             server: &node.server,
             command: "min-replicas-to-write",
             effect: "a primary that is cut off from its replicas still grants locks: set it to 1",
@@ -506,7 +500,7 @@ impl Handshake {
             if self.eviction_is_known.swap(true, Ordering::Relaxed) {
                 return;
             }
-            self.reporter.emit(&LockEvent::EvictionPolicy {
+            self.config.reporter.emit(&LockEvent::EvictionPolicy {
                 server: &node.server,
                 policy: &tidy(policy, MAX_LABEL),
             });

@@ -226,7 +226,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::place::NodeAddress;
+    use crate::redis::deployment::NodeAddress;
     use crate::telemetry::ConnectionKind;
 
     const PATIENCE: Duration = Duration::from_secs(10);

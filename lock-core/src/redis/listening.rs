@@ -204,7 +204,7 @@ impl Subscriber {
     async fn connect(client: &RedisClient) -> Result<Self, LockError> {
         let connector = &client.pool.connector;
         let (stream, opened) = connector.connect_raw(client.command_timeout).await?;
-        let source = connector.access.credentials.as_ref();
+        let source = connector.config.credentials.as_ref();
         let login = source.zip(opened.issued);
         let heartbeat = Heartbeat {
             interval: HEARTBEAT,

@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::deployment::NodeAddress;
 use super::dial::resolve;
 use super::node::Node;
-use super::place::NodeAddress;
 use super::sentinel::SentinelWatch;
 use crate::error::LockError;
 use crate::sync::Mutex;

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use super::place::NodeAddress;
+use super::deployment::NodeAddress;
 use crate::sync::Mutex;
 use lock_protocol::resp::Reply;
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::deployment::NodeAddress;
 #[cfg(feature = "cluster")]
 use super::membership::Membership;
-use super::place::NodeAddress;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::Boxed;
 use crate::sync::{Mutex, assert_no_mutex_held};

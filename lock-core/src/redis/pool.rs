@@ -259,7 +259,7 @@ impl Pool {
         drop((replaced, unusable));
         let dialing = Dialing {
             runtime: Arc::clone(runtime),
-            reporter: Arc::clone(&self.connector.reporter),
+            reporter: Arc::clone(&self.connector.config.reporter),
             is_over: false,
         };
         let connector = Arc::clone(&self.connector);

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use super::single::RedisStore;
-use crate::config::ManagerSettings;
+use crate::config::Settings;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
     Boxed, Call, Dialects, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime,
@@ -227,7 +227,7 @@ impl QuorumStore {
     /// Connects to all servers. A minority may be down.
     pub(super) async fn connect(
         stores: Vec<RedisStore>,
-        settings: &ManagerSettings,
+        settings: &Settings,
         reporter: &Arc<Reporter>,
         deadline: Deadline,
     ) -> Result<Self, LockError> {

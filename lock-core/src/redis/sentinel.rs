@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::deployment::{Login, NodeAddress, Sentinels};
 use super::dial::SharedTls;
 use super::node::{Node, is_replica};
-use super::place::{Login, NodeAddress, SentinelPlace};
-use crate::config::address_map::AddressMap;
+use super::node_config::NodeConfig;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
@@ -40,9 +40,6 @@ type PrimaryReply = SentinelReply<NodeAddress>;
 pub(super) struct SentinelWatch {
     sentinels: SentinelAccess,
     service: String,
-    /// How long a connection to a Sentinel may take.
-    patience: Duration,
-    reporter: Arc<Reporter>,
     state: Mutex<WatchState>,
     /// The generation of the primary.
     changed: watch::Sender<u64>,
@@ -59,16 +56,15 @@ struct SentinelAccess {
     tls: Option<SharedTls>,
     /// The Sentinels of the URL. Others have told the addresses of all others.
     of_url: Arc<[NodeAddress]>,
-    address_map: Option<AddressMap>,
-    reporter: Arc<Reporter>,
+    config: Arc<NodeConfig>,
 }
 
 impl SentinelAccess {
     /// Returns the address at which this client reaches a Sentinel.
     fn reach(&self, address: &NodeAddress) -> Result<NodeAddress, LockError> {
-        let mapped = match &self.address_map {
+        let mapped = match &self.config.settings.address_map {
             Some(map) if !self.of_url.contains(address) => {
-                address.reached_by(map, &self.reporter)?
+                address.reached_by(map, &self.config.reporter)?
             }
             _ => None,
         };
@@ -106,33 +102,28 @@ impl Known {
 }
 
 impl SentinelWatch {
-    /// Asks all Sentinels of the URL, within the limit. Later, connecting to one takes `patience` at most.
+    /// Asks all Sentinels of the URL, within the limit.
     pub(super) async fn begin(
-        place: SentinelPlace,
-        tls: Option<SharedTls>,
-        address_map: Option<AddressMap>,
-        reporter: Arc<Reporter>,
-        patience: Duration,
+        of_url: Sentinels,
+        config: &Arc<NodeConfig>,
         limit: Duration,
     ) -> Result<Self, LockError> {
-        let introduction = if place.login.password.is_some() && tls.is_none() {
+        let tls = config.tls.clone().filter(|_| of_url.tls);
+        let introduction = if of_url.login.password.is_some() && tls.is_none() {
             Introduction::ByUrl
         } else {
             Introduction::ByAll
         };
-        let of_url = place.sentinels.iter().cloned().collect();
-        let sentinels = KnownSentinels::of_url(place.sentinels, introduction);
+        let addresses = of_url.addresses.iter().cloned().collect();
+        let sentinels = KnownSentinels::of_url(of_url.addresses, introduction);
         let watch = Self {
             sentinels: SentinelAccess {
-                login: place.login,
+                login: of_url.login,
                 tls,
-                of_url,
-                address_map,
-                reporter: Arc::clone(&reporter),
+                of_url: addresses,
+                config: Arc::clone(config),
             },
-            service: place.service,
-            patience,
-            reporter,
+            service: of_url.service,
             state: Mutex::new(WatchState {
                 followed: sentinels.addresses(),
                 sentinels,
@@ -145,6 +136,10 @@ impl SentinelWatch {
         };
         watch.discover(limit).await?;
         Ok(watch)
+    }
+
+    fn reporter(&self) -> &Reporter {
+        &self.sentinels.config.reporter
     }
 
     /// Returns the primary.
@@ -183,7 +178,7 @@ impl SentinelWatch {
         if is_usable {
             return Ok(());
         }
-        self.reporter
+        self.reporter()
             .waking(|| self.ask.send_modify(|at| *at = Clock::System.now()));
         if error.is_some() {
             // It says more than the error here.
@@ -200,7 +195,7 @@ impl SentinelWatch {
 
     /// Retires the connections of earlier generations.
     fn use_generation(&self, generation: u64) {
-        self.reporter
+        self.reporter()
             .waking(|| self.changed.send_modify(|current| *current = generation));
     }
 
@@ -237,7 +232,7 @@ impl SentinelWatch {
         );
         let mut asked = self.ask.subscribe();
         loop {
-            let reply = link.ask(self.patience).await;
+            let reply = link.ask(self.sentinels.config.timeout()).await;
             self.heard(&address, reply.ok());
             let known = link.others().await;
             self.learn(&address, known);
@@ -278,7 +273,7 @@ impl SentinelWatch {
             has_changed
         };
         if has_changed {
-            self.reporter.waking(|| self.followed.notify_one());
+            self.reporter().waking(|| self.followed.notify_one());
         }
     }
 
@@ -300,7 +295,7 @@ impl SentinelWatch {
                 PrimaryChoice::Reset(announced) => (state.set(announced), true),
             }
         };
-        self.reporter.emit(&LockEvent::PrimaryChanged {
+        self.reporter().emit(&LockEvent::PrimaryChanged {
             server: &node.server,
             epoch: node.epoch,
             is_reset,

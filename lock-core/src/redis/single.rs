@@ -7,6 +7,10 @@ use tokio::sync::watch;
 
 use super::client::RedisClient;
 use super::confirmer::Confirmer;
+use super::connector::{Connector, Slots};
+use super::deployment::NodeAddress;
+use super::location::Location;
+use super::node_config::{DeploymentKind, NodeConfig};
 use super::{credentials, listening};
 use crate::error::LockError;
 use crate::store::{
@@ -17,6 +21,7 @@ use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::key::LockKey;
 use lock_protocol::op::{OpKind, Outcome};
+use lock_protocol::scripts;
 
 /// Keeps locks on one server.
 pub(super) struct RedisStore {
@@ -27,6 +32,38 @@ pub(super) struct RedisStore {
 }
 
 impl RedisStore {
+    /// Makes the store of the server at an address, whose name may come to lead to another server. It has no connection
+    /// yet.
+    pub(super) fn at_address(config: &Arc<NodeConfig>, address: &NodeAddress) -> Self {
+        let interval = config.settings.resolve_interval;
+        let location = Location::of(address, interval, &config.reporter);
+        Self::new(config, &location, Slots::Settled)
+    }
+
+    /// Makes the store of a server. It has no connection yet.
+    pub(super) fn new(config: &Arc<NodeConfig>, location: &Location, slots: Slots) -> Self {
+        let settings = &config.settings;
+        let connector =
+            |scripts| Connector::new(Arc::clone(config), location.clone(), slots, scripts);
+        let mut scripts = scripts::of(settings.dialect, config.kind == DeploymentKind::Cluster);
+        if config.kind == DeploymentKind::Quorum {
+            scripts.push(&scripts::RAISE);
+        }
+        let client = Arc::new(RedisClient::new(
+            connector(scripts).for_dialect(settings.dialect),
+            connector(Vec::new()),
+        ));
+        let confirmer = settings.confirm.map(|confirm| {
+            let connector = connector(vec![&scripts::RENEW]);
+            Confirmer::new(Arc::clone(&client), connector, confirm)
+        });
+        Self {
+            client,
+            confirmer,
+            traits: config.traits(),
+        }
+    }
+
     /// Returns whether the calls acquire locks one after the other: because each has to be acknowledged, or because their
     /// dialects have no command for several locks.
     fn acquires_one_by_one(&self, calls: &[&mut Call<'_>], together: Together) -> bool {
@@ -119,7 +156,9 @@ impl RedisStore {
             let connector = Arc::clone(connector);
             async move { connector.process_at(addresses, deadline).await }
         };
-        let looking = connector.location.follow(connector.timeout, process_at);
+        let looking = connector
+            .location
+            .follow(connector.config.timeout(), process_at);
         tokio::join!(self.use_generations(generations), looking);
     }
 
@@ -209,7 +248,7 @@ impl Store for RedisStore {
     fn listen(&self) -> Boxed<'_, ()> {
         Box::pin(async move {
             let reporter = &self.client.reporter;
-            let logins = &self.client.pool.connector.access.credentials;
+            let logins = &self.client.pool.connector.config.credentials;
             let renewing_logins = || -> Boxed<'_, ()> {
                 match logins {
                     Some(source) => Box::pin(credentials::renew_logins(Arc::clone(source))),

@@ -24,7 +24,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
 
-use super::place::TlsFiles;
+use super::deployment::TlsFiles;
 use crate::config::tls::{PemSource, Tls};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::place::{Login, NodeAddress, Place, Protocol, SentinelPlace, TlsFiles, Topology};
+use super::deployment::{Deployment, Login, NodeAddress, Protocol, Sentinels, TlsFiles, Topology};
 use crate::error::{BackendErrorKind, LockError};
 
 mod hosts;
@@ -27,7 +27,7 @@ const SENTINEL_PORT: u16 = 26379;
 const FEWEST_SERVERS: usize = 3;
 
 /// Reads a URL with one of the schemes of Redis. Does no IO.
-pub(crate) fn parse(url: &str) -> Result<Place, LockError> {
+pub(crate) fn parse(url: &str) -> Result<Deployment, LockError> {
     // The end of a line in a file or a variable.
     let url = url.trim_end_matches(|letter: char| letter <= ' ');
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -106,7 +106,7 @@ impl<'a> UrlParts<'a> {
     }
 }
 
-fn socket(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
+fn socket(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Deployment, LockError> {
     let path = decode(parts.path, "the path")?;
     let is_here = parts.hosts.is_empty() || parts.hosts.eq_ignore_ascii_case("localhost");
     if !is_here || !parts.user_and_password.is_empty() {
@@ -126,7 +126,7 @@ fn socket(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError
         db: parameters.db()?.unwrap_or(0),
         protocol: parameters.protocol()?,
     };
-    Ok(Place {
+    Ok(Deployment {
         topology: Topology::Standalone(NodeAddress::Unix(PathBuf::from(path))),
         login,
         tls: None,
@@ -134,7 +134,7 @@ fn socket(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError
     })
 }
 
-fn server(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
+fn server(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Deployment, LockError> {
     if parts.hosts.contains(',') {
         let text = "the lock URL has several hosts, but its scheme is for one server";
         return Err(advised(text, scheme.schemes_of_lists()));
@@ -145,8 +145,8 @@ fn server(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError
     Ok(shared.at(Topology::Standalone(node)))
 }
 
-fn sentinel(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
-    let sentinels = hosts::list(parts.hosts, SENTINEL_PORT)?;
+fn sentinel(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Deployment, LockError> {
+    let addresses = hosts::list(parts.hosts, SENTINEL_PORT)?;
     let (shared, mut parameters) = shared(scheme, parts, 0)?;
     let path = parts.path.strip_prefix('/').unwrap_or_default();
     let (service, db) = match parameters.take("sentinelMasterId") {
@@ -173,8 +173,8 @@ fn sentinel(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockErr
         Some(of_parameter) => of_parameter,
         None => db,
     };
-    let place = SentinelPlace {
-        sentinels,
+    let sentinels = Sentinels {
+        addresses,
         service,
         login: Login {
             user: parameters.take("sentinel_username").and_then(text),
@@ -184,12 +184,12 @@ fn sentinel(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockErr
         },
         tls: parameters.sentinel_tls(scheme)?,
     };
-    let mut place = shared.at(Topology::Sentinel(place));
-    place.login.db = db;
-    Ok(place)
+    let mut deployment = shared.at(Topology::Sentinel(sentinels));
+    deployment.login.db = db;
+    Ok(deployment)
 }
 
-fn cluster(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
+fn cluster(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Deployment, LockError> {
     let nodes = hosts::list(parts.hosts, SERVER_PORT)?;
     if db_of_path(parts.path)? != 0 {
         return Err(advised(
@@ -201,7 +201,7 @@ fn cluster(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockErro
     Ok(shared.at(Topology::Cluster(nodes)))
 }
 
-fn quorum(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError> {
+fn quorum(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Deployment, LockError> {
     let servers = hosts::list(parts.hosts, SERVER_PORT)?;
     check_servers(&servers)?;
     let db = db_of_path(parts.path)?;
@@ -214,22 +214,22 @@ fn quorum(scheme: ServerScheme, parts: &UrlParts<'_>) -> Result<Place, LockError
 }
 
 /// Reads the URLs of the servers of a quorum, each with its own login.
-pub(crate) fn parse_quorum(urls: &[String]) -> Result<Place, LockError> {
+pub(crate) fn parse_quorum(urls: &[String]) -> Result<Deployment, LockError> {
     let mut servers = Vec::with_capacity(urls.len());
     let mut addresses = Vec::with_capacity(urls.len());
     for (at, url) in urls.iter().enumerate() {
-        let place = parse(url)?;
-        let Topology::Standalone(address) = &place.topology else {
+        let deployment = parse(url)?;
+        let Topology::Standalone(address) = &deployment.topology else {
             return Err(advised(
                 format!("URL {} of the quorum does not name a single server", at + 1),
                 "name single servers: redis:// or rediss://",
             ));
         };
         addresses.push(address.clone());
-        servers.push(place);
+        servers.push(deployment);
     }
     check_servers(&addresses)?;
-    Ok(Place {
+    Ok(Deployment {
         topology: Topology::Quorum(servers),
         login: Login::default(),
         tls: None,
@@ -247,7 +247,7 @@ fn check_servers(servers: &[NodeAddress]) -> Result<(), LockError> {
             "name at least 3 independent servers, or use redis:// for one server",
         ));
     }
-    // By their places in the list, because a text without `@` may be a part of a password.
+    // By their positions in the list, because a text without `@` may be a part of a password.
     if let Some((first, second)) = hosts::repeated(servers) {
         return Err(advised(
             format!("hosts {first} and {second} of the quorum are the same server"),
@@ -266,8 +266,8 @@ struct SharedAccess {
 }
 
 impl SharedAccess {
-    fn at(self, topology: Topology) -> Place {
-        Place {
+    fn at(self, topology: Topology) -> Deployment {
+        Deployment {
             topology,
             login: self.login,
             tls: self.tls,

@@ -42,7 +42,7 @@ impl LockRequest {
 
     /// Returns how long the request waits.
     pub(super) fn wait_time(&self) -> Duration {
-        self.wait.unwrap_or(self.inner.config.default_wait)
+        self.wait.unwrap_or(self.inner.settings.default_wait)
     }
 
     /// Returns the wait that the caller has set.
@@ -60,7 +60,7 @@ impl LockRequest {
     pub(crate) fn report_skip(&self, names: &[LockName], error: &LockError) {
         let keys = names
             .iter()
-            .filter_map(|name| LockKey::new(&self.inner.config.prefix, name).ok())
+            .filter_map(|name| LockKey::new(&self.inner.settings.prefix, name).ok())
             .map(|key| key.in_dialect(self.dialect));
         // The event is about the lock that the error names.
         for key in keys.filter(|key| error.key() == Some(key.as_str())).take(1) {

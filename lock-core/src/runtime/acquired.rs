@@ -84,7 +84,7 @@ impl Acquired {
                 Validity::Valid
             };
             inner.untrack(&held);
-            let limit = inner.config.command_timeout;
+            let limit = inner.settings.command_timeout;
             let result = inner.release(request, validity, limit).await;
             held.on_release(&result);
             result

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::ManagerSettings;
+use crate::config::Settings;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
@@ -29,7 +29,7 @@ use lock_protocol::owner_id::OwnerId;
 pub(crate) struct ManagerInner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) notifications: Arc<Notifications>,
-    pub(crate) config: ManagerSettings,
+    pub(crate) settings: Settings,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
@@ -54,15 +54,15 @@ impl ManagerInner {
         store: Arc<dyn Store>,
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
-        mut config: ManagerSettings,
+        mut settings: Settings,
     ) -> Self {
-        let overrides = std::mem::take(&mut config.overrides);
+        let overrides = std::mem::take(&mut settings.overrides);
         let now = store.clock().now();
         Self {
             overrides: CurrentOverrides::new(overrides, now),
             store,
             notifications,
-            config,
+            settings,
             reporter,
             activity: Activity::default(),
             probe: Probe::default(),
@@ -79,17 +79,17 @@ impl ManagerInner {
         store: Arc<dyn Store>,
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
-        config: ManagerSettings,
+        settings: Settings,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&store),
             Arc::clone(&notifications),
             Arc::clone(&reporter),
-            config.command_timeout,
+            settings.command_timeout,
         )?;
         Ok(Self {
             worker: Some(worker),
-            ..Self::without_worker(store, notifications, reporter, config)
+            ..Self::without_worker(store, notifications, reporter, settings)
         })
     }
 
@@ -108,8 +108,8 @@ impl ManagerInner {
 
     /// Returns the label of an acquisition of the calling task.
     pub(crate) fn acquire_label(&self) -> Arc<str> {
-        let label = &self.config.label;
-        match &self.config.holder_tag {
+        let label = &self.settings.label;
+        match &self.settings.holder_tag {
             Some(tag) => tag.label(label, &self.reporter),
             None => Arc::clone(label),
         }
@@ -174,7 +174,7 @@ impl ManagerInner {
             .held()
             .into_iter()
             .find(|held| held.key == *key);
-        held.map_or(self.config.default_ttl, |held| held.ttl())
+        held.map_or(self.settings.default_ttl, |held| held.ttl())
     }
 
     /// Tells the holder that an operator released its lock, where no renewal tells it.
@@ -212,7 +212,7 @@ impl ManagerInner {
         if held.is_lost() || held.is_released() {
             return Err(held.lost_error());
         }
-        let limit = self.config.command_timeout.min(held.remaining());
+        let limit = self.settings.command_timeout.min(held.remaining());
         let result = self.store.renew(&held.renewal(), limit).await;
         let result = held.apply_renewal(result);
         self.track(held);
@@ -227,7 +227,7 @@ impl ManagerInner {
         limit: Duration,
     ) -> Result<ReleaseOutcome, LockError> {
         let now = self.clock().now();
-        let cleanup = Cleanup::new(request, now, self.config.command_timeout);
+        let cleanup = Cleanup::new(request, now, self.settings.command_timeout);
         let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
         let step = release.on_start(now);
         self.finish_release(&mut release, step).await
@@ -295,7 +295,7 @@ impl ManagerInner {
                 worker.drained().await;
             }
         };
-        let _ended_or_elapsed = tokio::time::timeout(self.config.shutdown_timeout, ended).await;
+        let _ended_or_elapsed = tokio::time::timeout(self.settings.shutdown_timeout, ended).await;
         let held = self.activity.held();
         match (self.activity.acquiring() + self.cleanups_open(), held) {
             (0, 0) => Ok(()),

@@ -64,7 +64,7 @@ impl Default for Probe {
 pub(crate) async fn ping(inner: &Arc<ManagerInner>) -> Result<Pong, LockError> {
     inner.check_process()?;
     check_runtime()?;
-    let limit = inner.config.command_timeout;
+    let limit = inner.settings.command_timeout;
     let called = inner.clock().now();
     let shared = async {
         // Concurrent calls wait here for the outcome of the first.
@@ -116,10 +116,10 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
     acquired.finish_release(&released);
     // The lock was granted: a subscription that hangs must not make the call fail.
     let left = inner
-        .config
+        .settings
         .command_timeout
         .saturating_sub(spent(inner, called));
-    let notifies = inner.config.dialect.capabilities().notifies_waiters;
+    let notifies = inner.settings.dialect.capabilities().notifies_waiters;
     Ok(Pong {
         round_trip,
         notifications: notifies && inner.store.notifies(&key, left).await,
@@ -130,19 +130,19 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
 /// Returns the part of the command timeout that the probe may not use any more. It ends a little before
 /// the call, so that the call returns the reason of a failure.
 fn spent(inner: &ManagerInner, called: Moment) -> Duration {
-    let margin = inner.config.command_timeout / 16;
+    let margin = inner.settings.command_timeout / 16;
     inner.clock().now().since(called).saturating_add(margin)
 }
 
 async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired, LockError> {
-    let dialect = inner.config.dialect.of_probe();
+    let dialect = inner.settings.dialect.of_probe();
     let name = &inner.probe.name;
-    let key = LockKey::new(&inner.config.prefix, name)
+    let key = LockKey::new(&inner.settings.prefix, name)
         .map_err(|reason| LockError::invalid_name(name, reason))?;
     // Some dialects need a longer ttl. That of the manager is checked.
     let ttl = match dialect.check_ttl(PROBE_TTL) {
         Ok(()) => PROBE_TTL,
-        Err(_reason) => inner.config.default_ttl,
+        Err(_reason) => inner.settings.default_ttl,
     };
     let lease_config = LeaseConfig {
         ttl: Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?,

@@ -33,7 +33,7 @@ impl SetPatience {
     fn of_each(self, inner: &ManagerInner) -> Patience {
         let Self { started, wait } = self;
         if wait.is_zero() {
-            let until = started.plus(inner.config.command_timeout);
+            let until = started.plus(inner.settings.command_timeout);
             Patience::OneAttempt { started, until }
         } else {
             let deadline = started.plus(wait);
@@ -263,7 +263,7 @@ pub(crate) async fn renew(locks: &[&Acquired]) -> Result<(), LockError> {
         return first_ended.map_or(Ok(()), |(_, error)| Err(error));
     }
     let remaining = renewed.iter().map(|(_, held)| held.remaining());
-    let limit = remaining.fold(inner.config.command_timeout, Duration::min);
+    let limit = remaining.fold(inner.settings.command_timeout, Duration::min);
     let renewals: Vec<_> = renewed.iter().map(|(_, held)| held.renewal()).collect();
     let outcomes = inner.store.renew_all(&renewals, limit).await;
     let mut failed = Vec::from_iter(first_ended);
@@ -329,7 +329,7 @@ async fn release(
     inner: &ManagerInner,
     requests: Vec<Option<(ReleaseRequest, Validity)>>,
 ) -> Vec<Result<ReleaseOutcome, LockError>> {
-    let limit = inner.config.command_timeout;
+    let limit = inner.settings.command_timeout;
     let now = inner.clock().now();
     let mut outcomes: Vec<_> = requests
         .iter()
@@ -338,7 +338,7 @@ async fn release(
     let mut releases = Vec::with_capacity(requests.len());
     for (acquired_at, request) in requests.into_iter().enumerate() {
         if let Some((request, validity)) = request {
-            let cleanup = Cleanup::new(request, now, inner.config.command_timeout);
+            let cleanup = Cleanup::new(request, now, inner.settings.command_timeout);
             let mut release = AwaitedRelease::new(cleanup, now.plus(limit), validity);
             let _send = release.on_start(now);
             releases.push(SetRelease {

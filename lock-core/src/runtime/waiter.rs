@@ -50,7 +50,7 @@ pub(crate) fn try_acquire(
     caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now();
-    let until = started.plus(inner.config.command_timeout.saturating_sub(spent));
+    let until = started.plus(inner.settings.command_timeout.saturating_sub(spent));
     let patience = Patience::OneAttempt { started, until };
     start(inner, key, lease_config, patience, until, caller)
 }
@@ -155,8 +155,8 @@ pub(super) fn acquire_config(
         patience,
         origin: AcquireOrigin::New,
         lease_kind: lease_kind(inner, lease_config),
-        command_timeout: inner.config.command_timeout,
-        retry_interval: inner.config.retry_interval,
+        command_timeout: inner.settings.command_timeout,
+        retry_interval: inner.settings.retry_interval,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::ManagerSettings;
+use crate::config::Settings;
 use crate::config::environment::SETTINGS;
 use crate::config::manager_config::ManagerConfig;
 use lock_protocol::key::MAX_PREFIX;
@@ -20,9 +20,9 @@ fn written(duration: Duration) -> String {
 }
 
 /// Returns the shortest duration that the settings accept.
-fn shortest(set: fn(&mut ManagerSettings, Duration)) -> String {
+fn shortest(set: fn(&mut Settings, Duration)) -> String {
     let accepts = |duration| {
-        let mut settings = ManagerSettings::default();
+        let mut settings = Settings::default();
         set(&mut settings, duration);
         settings.check().is_ok()
     };
@@ -52,7 +52,7 @@ fn variable_of(field: &str) -> Option<String> {
 
 #[test]
 fn guide_has_all_settings_with_their_defaults_and_ranges() {
-    let default = ManagerSettings::default();
+    let default = Settings::default();
     // Shows a default that changes.
     assert_eq!(format!("{:?}", default.dialect), "Native");
     assert_eq!(format!("{:?}", default.handover), "Immediate");

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::super::deployment::NodeAddress;
 use super::super::membership::ids_of;
-use super::super::place::NodeAddress;
 use lock_protocol::resp::Reply;
 use lock_protocol::route::{HashSlot, SLOTS, SlotMap};
 

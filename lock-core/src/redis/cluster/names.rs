@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::super::place::NodeAddress;
+use super::super::deployment::NodeAddress;
 use super::map;
 use lock_protocol::resp::Reply;
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::super::connector::Slots;
 use super::super::credentials;
+use super::super::deployment::NodeAddress;
 use super::super::listening;
-use super::super::maker::NodeMaker;
+use super::super::location::Location;
 use super::super::membership::{Membership, Shared};
 use super::super::node::Node;
-use super::super::place::NodeAddress;
+use super::super::node_config::NodeConfig;
 use super::super::single::RedisStore;
 use super::names::NodeNames;
 use crate::error::{BackendErrorKind, LockError};
@@ -44,7 +46,7 @@ impl ClusterNode {
 
 /// The nodes of a cluster.
 pub(in crate::redis) struct ClusterNodes {
-    maker: NodeMaker,
+    config: Arc<NodeConfig>,
     /// The nodes of the URL. They are kept for ever: the cluster may have moved away from all others.
     seeds: Vec<NodeAddress>,
     pub(super) membership: Arc<Membership>,
@@ -99,13 +101,10 @@ struct KnownNodes {
 }
 
 impl ClusterNodes {
-    pub(in crate::redis) fn new(
-        maker: NodeMaker,
-        seeds: Vec<NodeAddress>,
-        reporter: Arc<Reporter>,
-    ) -> Self {
+    pub(in crate::redis) fn new(config: Arc<NodeConfig>, seeds: Vec<NodeAddress>) -> Self {
         Self {
-            maker,
+            reporter: Arc::clone(&config.reporter),
+            config,
             membership: Arc::new(Membership::new(seeds.clone())),
             seeds,
             state: Mutex::new(KnownNodes {
@@ -118,7 +117,6 @@ impl ClusterNodes {
             used: Notify::new(),
             last_use: AtomicU64::new(0),
             names_reading: tokio::sync::Mutex::new(()),
-            reporter,
         }
     }
 
@@ -135,11 +133,14 @@ impl ClusterNodes {
             }
             state.names.aliases_of(address)
         };
-        let [server, asking] = self.maker.make_node(address, &aliases, &self.membership);
+        let store = |slots| {
+            let node = Node::in_cluster(address.clone(), aliases.clone(), &self.membership);
+            RedisStore::new(&self.config, &Location::Fixed(Arc::new(node)), slots)
+        };
         let made = Arc::new(ClusterNode {
             address: address.clone(),
-            server,
-            asking,
+            server: store(Slots::Settled),
+            asking: store(Slots::Arriving),
             epoch_reading: tokio::sync::Mutex::new(()),
         });
         let known = {
@@ -346,8 +347,8 @@ impl ClusterNodes {
 
     /// Renews the logins of all nodes for as long as it is polled.
     pub(super) async fn renew_logins(&self) {
-        if let Some(source) = self.maker.credentials() {
-            credentials::renew_logins(source).await;
+        if let Some(source) = &self.config.credentials {
+            credentials::renew_logins(Arc::clone(source)).await;
         }
     }
 
@@ -433,11 +434,11 @@ impl ClusterNodes {
     }
 
     pub(super) fn traits(&self) -> StoreTraits {
-        self.maker.traits()
+        self.config.traits()
     }
 
     pub(super) fn has_tls(&self) -> bool {
-        self.maker.has_tls()
+        self.config.tls.is_some()
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use super::super::deployment::NodeAddress;
 use super::super::dial::stagger;
 use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
 use super::super::membership::{Shared, ids_of};
 use super::super::node::EpochReply;
-use super::super::place::NodeAddress;
 use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes, Judgement, MAX_NODES, Told};
@@ -429,7 +429,7 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
     let epoch = epoch.unwrap_or_default();
     let reply = EpochReply {
         asked,
-        lead_us: pool.connector.access.lead_us(epoch),
+        lead_us: pool.connector.config.lead_us(epoch),
         server_us,
     };
     for of in [&node.server, &node.asking] {

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use super::super::access::connection_info;
+use super::super::deployment::NodeAddress;
 use super::super::dial::{Stream, dial, resolve};
 use super::super::errors::{io_error, timed_out};
 use super::super::login::{Fallback, dial_and_log_in};
-use super::super::place::NodeAddress;
+use super::super::node_config::connection_info;
 use super::super::pushes::{Push, Pushes, Subscribing};
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};

@@ -6,8 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::redis::deployment::NodeAddress;
 use crate::redis::node::Node;
-use crate::redis::place::NodeAddress;
 use crate::redis::report::ConnectionReport;
 use crate::telemetry::ConnectionKind;
 use lock_protocol::resp::OPERATOR_REPLY;

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::super::place::NodeAddress;
+use super::super::deployment::NodeAddress;
 use super::{advised, invalid};
 use crate::error::LockError;
 

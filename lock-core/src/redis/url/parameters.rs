@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::super::place::{Protocol, TlsFiles};
+use super::super::deployment::{Protocol, TlsFiles};
 use super::percent::decode;
 use super::scheme::{ServerScheme, UrlForm};
 use super::{advised, db_number};

@@ -1,4 +1,6 @@
-use super::super::place::{Login, NodeAddress, Place, Protocol, SentinelPlace, TlsFiles, Topology};
+use super::super::deployment::{
+    Deployment, Login, NodeAddress, Protocol, Sentinels, TlsFiles, Topology,
+};
 use super::parse;
 
 mod bad_input;
@@ -8,9 +10,9 @@ mod properties;
 const TLS: bool = cfg!(feature = "__tls");
 
 #[track_caller]
-fn place(url: &str) -> Place {
+fn deployment(url: &str) -> Deployment {
     match parse(url) {
-        Ok(place) => place,
+        Ok(deployment) => deployment,
         Err(error) => panic!("{url}: {error}"),
     }
 }
@@ -29,8 +31,8 @@ fn login(user: &str, password: &str, db: i64) -> Login {
     }
 }
 
-fn plain(topology: Topology, login: Login) -> Place {
-    Place {
+fn plain(topology: Topology, login: Login) -> Deployment {
+    Deployment {
         topology,
         login,
         tls: None,
@@ -65,7 +67,7 @@ fn url_of_one_server_names_its_address_and_login() {
         ),
     ] {
         let expected = plain(Topology::Standalone(node), login);
-        assert_eq!(place(url), expected, "{url}");
+        assert_eq!(deployment(url), expected, "{url}");
     }
 }
 
@@ -83,7 +85,7 @@ fn url_of_a_socket_has_its_login_in_parameters() {
         ("unix:///s?user=&pass=&db=0", "/s", login("", "", 0)),
     ] {
         let expected = plain(Topology::Standalone(NodeAddress::Unix(path.into())), login);
-        assert_eq!(place(url), expected, "{url}");
+        assert_eq!(deployment(url), expected, "{url}");
     }
 }
 
@@ -128,13 +130,13 @@ fn url_of_sentinels_names_the_service() {
             login("", "", 1),
         ),
     ] {
-        let topology = Topology::Sentinel(SentinelPlace {
-            sentinels: sentinels.to_vec(),
+        let topology = Topology::Sentinel(Sentinels {
+            addresses: sentinels.to_vec(),
             service: service.to_owned(),
             login: login_to_sentinels,
             tls: false,
         });
-        assert_eq!(place(url), plain(topology, login_to_servers), "{url}");
+        assert_eq!(deployment(url), plain(topology, login_to_servers), "{url}");
     }
 }
 
@@ -145,30 +147,38 @@ fn url_of_a_cluster_names_its_nodes() {
         for end in ["", "/", "/0", "?"] {
             let url = format!("{scheme}://u:p@a,b:7000,[::1]{end}");
             let topology = Topology::Cluster(nodes.clone());
-            assert_eq!(place(&url), plain(topology, login("u", "p", 0)), "{url}");
+            assert_eq!(
+                deployment(&url),
+                plain(topology, login("u", "p", 0)),
+                "{url}"
+            );
         }
     }
     let one = Topology::Cluster(vec![tcp("a", 6379)]);
-    assert_eq!(place("redis+cluster://a"), plain(one, login("", "", 0)));
+    assert_eq!(
+        deployment("redis+cluster://a"),
+        plain(one, login("", "", 0))
+    );
 }
 
 #[test]
 fn servers_of_a_quorum_share_the_access() {
     for (hosts, count) in [("a,b:1,a:1", 3), ("a,b,c,d", 4), ("a,b,c,d,[::1]", 5)] {
         let url = format!("redis+quorum://u:p@{hosts}/2?client_name=n&protocol=3");
-        let quorum = place(&url);
+        let quorum = deployment(&url);
         let Topology::Quorum(servers) = &quorum.topology else {
             panic!("{url}: {quorum:?}");
         };
         assert_eq!(servers.len(), count);
         let mut login = login("u", "p", 2);
         login.protocol = Some(Protocol::Resp3);
-        for place in servers.iter().chain([&quorum]) {
-            assert_eq!(place.login, login);
-            assert_eq!(place.client_name.as_deref(), Some("n"));
-            assert_eq!(place.tls, None);
+        for deployment in servers.iter().chain([&quorum]) {
+            assert_eq!(deployment.login, login);
+            assert_eq!(deployment.client_name.as_deref(), Some("n"));
+            assert_eq!(deployment.tls, None);
         }
-        let is_one = |place: &Place| matches!(place.topology, Topology::Standalone(_));
+        let is_one =
+            |deployment: &Deployment| matches!(deployment.topology, Topology::Standalone(_));
         assert!(servers.iter().all(is_one), "{servers:?}");
         let first = &servers[0].topology;
         assert_eq!(*first, Topology::Standalone(tcp("a", 6379)));
@@ -185,15 +195,15 @@ fn parameters_name_the_protocol_and_the_client() {
     ] {
         for url in ["redis://h", "unix:///s", "redis+cluster://h"] {
             let url = format!("{url}?protocol={value}&&client_name=my%20app+1");
-            let place = place(&url);
-            assert_eq!(place.login.protocol, Some(protocol), "{url}");
-            assert_eq!(place.client_name.as_deref(), Some("my app 1"), "{url}");
+            let deployment = deployment(&url);
+            assert_eq!(deployment.login.protocol, Some(protocol), "{url}");
+            assert_eq!(deployment.client_name.as_deref(), Some("my app 1"), "{url}");
         }
     }
-    assert_eq!(place("redis://h?client_name=").client_name, None);
-    let place = place("redis+sentinel://h/m?protocol=2");
-    let Topology::Sentinel(sentinel) = place.topology else {
-        panic!("{:?}", place.topology);
+    assert_eq!(deployment("redis://h?client_name=").client_name, None);
+    let deployment = deployment("redis+sentinel://h/m?protocol=2");
+    let Topology::Sentinel(sentinel) = deployment.topology else {
+        panic!("{:?}", deployment.topology);
     };
     assert_eq!(sentinel.login.protocol, Some(Protocol::Resp2));
 }
@@ -221,11 +231,11 @@ fn scheme_with_tls_names_its_files() {
         "rediss+quorum://a,b,c",
         "valkeys+quorum://a,b,c",
     ] {
-        assert_eq!(place(url).tls.as_ref(), Some(&none), "{url}");
-        let place = place(&format!("{url}{query}"));
-        assert_eq!(place.tls.as_ref(), Some(&all), "{url}");
-        if let Topology::Quorum(servers) = &place.topology {
-            let is_same = |server: &Place| server.tls.as_ref() == Some(&all);
+        assert_eq!(deployment(url).tls.as_ref(), Some(&none), "{url}");
+        let deployment = deployment(&format!("{url}{query}"));
+        assert_eq!(deployment.tls.as_ref(), Some(&all), "{url}");
+        if let Topology::Quorum(servers) = &deployment.topology {
+            let is_same = |server: &Deployment| server.tls.as_ref() == Some(&all);
             assert!(servers.iter().all(is_same));
         }
     }
@@ -234,10 +244,10 @@ fn scheme_with_tls_names_its_files() {
         ("&sentinel_tls=true", true),
         ("&sentinel_tls=false", false),
     ] {
-        let place = place(&format!("rediss-sentinel://h?sentinelMasterId=m{end}"));
-        assert!(place.tls.is_some());
-        let Topology::Sentinel(sentinel) = place.topology else {
-            panic!("{:?}", place.topology);
+        let deployment = deployment(&format!("rediss-sentinel://h?sentinelMasterId=m{end}"));
+        assert!(deployment.tls.is_some());
+        let Topology::Sentinel(sentinel) = deployment.topology else {
+            panic!("{:?}", deployment.topology);
         };
         assert_eq!(sentinel.tls, tls);
     }
@@ -245,6 +255,6 @@ fn scheme_with_tls_names_its_files() {
 
 #[test]
 fn login_shows_no_password() {
-    let place = place("redis+quorum://u:s3cret@a,b,c");
-    assert!(!format!("{place:?}").contains("s3cret"));
+    let deployment = deployment("redis+quorum://u:s3cret@a,b,c");
+    assert!(!format!("{deployment:?}").contains("s3cret"));
 }

@@ -25,7 +25,7 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
     if held.is_lost() {
         return Err(held.lost_error());
     }
-    let longest = now.plus(inner.config.command_timeout);
+    let longest = now.plus(inner.settings.command_timeout);
     let until = ends
         .deadline
         .map_or(longest, |deadline| deadline.min(longest));
@@ -45,8 +45,8 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
             ends,
         },
         lease_kind: lease_kind(&inner, lease_config),
-        command_timeout: inner.config.command_timeout,
-        retry_interval: inner.config.retry_interval,
+        command_timeout: inner.settings.command_timeout,
+        retry_interval: inner.settings.retry_interval,
     };
     let record = AcquireRecord::begin(&inner, &held.key, Kind::Read, now);
     let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;

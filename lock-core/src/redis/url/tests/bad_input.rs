@@ -10,7 +10,7 @@ const DEFAULT_ADVICE: &str = "redis+cluster://, redis+quorum:// or memory://";
 #[track_caller]
 fn error(url: &str) -> String {
     let error = match parse(url) {
-        Ok(place) => panic!("{url}: {place:?}"),
+        Ok(deployment) => panic!("{url}: {deployment:?}"),
         Err(error) => error,
     };
     let LockError::Backend(backend) = &error else {

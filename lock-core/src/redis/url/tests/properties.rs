@@ -22,10 +22,13 @@ fn encoded(text: &str) -> String {
     url
 }
 
-/// Prints a place as a URL that names it.
-fn url_of(place: &Place) -> String {
-    let is_socket = matches!(&place.topology, Topology::Standalone(NodeAddress::Unix(_)));
-    let scheme = if place.tls.is_some() {
+/// Prints a deployment as a URL that names it.
+fn url_of(deployment: &Deployment) -> String {
+    let is_socket = matches!(
+        &deployment.topology,
+        Topology::Standalone(NodeAddress::Unix(_))
+    );
+    let scheme = if deployment.tls.is_some() {
         "rediss"
     } else {
         "redis"
@@ -34,27 +37,31 @@ fn url_of(place: &Place) -> String {
         let texts: Vec<_> = nodes.iter().map(ToString::to_string).collect();
         texts.join(",")
     };
-    let (topology, hosts, path) = match &place.topology {
+    let (topology, hosts, path) = match &deployment.topology {
         Topology::Standalone(NodeAddress::Unix(path)) => {
             let path = path.to_str().unwrap().trim_start_matches('/');
             ("+unix", String::new(), format!("/{}", encoded(path)))
         }
-        Topology::Standalone(node) => ("", node.to_string(), format!("/{}", place.login.db)),
-        Topology::Sentinel(place_of) => {
-            let path = format!("/{}/{}", encoded(&place_of.service), place.login.db);
-            ("+sentinel", list(&place_of.sentinels), path)
+        Topology::Standalone(node) => ("", node.to_string(), format!("/{}", deployment.login.db)),
+        Topology::Sentinel(of_sentinels) => {
+            let path = format!(
+                "/{}/{}",
+                encoded(&of_sentinels.service),
+                deployment.login.db
+            );
+            ("+sentinel", list(&of_sentinels.addresses), path)
         }
         Topology::Cluster(nodes) => ("+cluster", list(nodes), String::new()),
-        Topology::Quorum(places) => {
-            let nodes = places.iter().map(|place| match &place.topology {
+        Topology::Quorum(servers) => {
+            let nodes = servers.iter().map(|deployment| match &deployment.topology {
                 Topology::Standalone(node) => node.clone(),
                 other => panic!("{other:?}"),
             });
             let hosts = list(&nodes.collect::<Vec<_>>());
-            ("+quorum", hosts, format!("/{}", place.login.db))
+            ("+quorum", hosts, format!("/{}", deployment.login.db))
         }
     };
-    let login = &place.login;
+    let login = &deployment.login;
     let mut url = format!("{scheme}{topology}://");
     let mut query = Vec::new();
     let (user, password) = (login.user.as_deref(), login.password.as_deref());
@@ -71,12 +78,12 @@ fn url_of(place: &Place) -> String {
     });
     query.extend(
         [
-            ("client_name", place.client_name.as_deref()),
+            ("client_name", deployment.client_name.as_deref()),
             ("protocol", protocol),
         ]
         .map(owned),
     );
-    if let Some(files) = &place.tls {
+    if let Some(files) = &deployment.tls {
         let files = [
             ("ssl_ca_certs", &files.ca),
             ("ssl_certfile", &files.certificate),
@@ -85,7 +92,7 @@ fn url_of(place: &Place) -> String {
         let path = |path: &Option<std::path::PathBuf>| Some(path.as_ref()?.to_str()?.to_owned());
         query.extend(files.map(|(name, file)| (name, path(file))));
     }
-    if let Topology::Sentinel(sentinel) = &place.topology {
+    if let Topology::Sentinel(sentinel) = &deployment.topology {
         let login = &sentinel.login;
         let tls = sentinel.tls.to_string();
         query.extend(
@@ -134,8 +141,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
             Topology::Quorum(nodes.into_iter().map(standalone).collect())
         }),
         (nodes(1..5), ".{1,10}", logins(), any::<bool>()).prop_map(
-            |(sentinels, service, login, tls)| Topology::Sentinel(SentinelPlace {
-                sentinels,
+            |(addresses, service, login, tls)| Topology::Sentinel(Sentinels {
+                addresses,
                 service,
                 login,
                 tls,
@@ -173,20 +180,20 @@ fn tls() -> impl Strategy<Value = Option<TlsFiles>> {
     option::of(files).prop_map(|files| files.filter(|_| TLS))
 }
 
-fn places() -> impl Strategy<Value = Place> {
+fn deployments() -> impl Strategy<Value = Deployment> {
     (topologies(), logins(), tls(), option::of(".{1,10}")).prop_map(
         |(topology, login, tls, client_name)| {
-            let mut place = Place {
+            let mut deployment = Deployment {
                 topology,
                 login,
                 tls,
                 client_name,
             };
-            let copy = place.clone();
-            match &mut place.topology {
-                Topology::Standalone(NodeAddress::Unix(_)) => place.tls = None,
+            let copy = deployment.clone();
+            match &mut deployment.topology {
+                Topology::Standalone(NodeAddress::Unix(_)) => deployment.tls = None,
                 Topology::Standalone(NodeAddress::Tcp(..)) => {}
-                Topology::Cluster(_) => place.login.db = 0,
+                Topology::Cluster(_) => deployment.login.db = 0,
                 Topology::Sentinel(sentinel) => {
                     sentinel.tls &= copy.tls.is_some();
                     sentinel.login.db = 0;
@@ -195,14 +202,14 @@ fn places() -> impl Strategy<Value = Place> {
                 Topology::Quorum(servers) => {
                     for server in servers {
                         let topology = server.topology.clone();
-                        *server = Place {
+                        *server = Deployment {
                             topology,
                             ..copy.clone()
                         };
                     }
                 }
             }
-            place
+            deployment
         },
     )
 }
@@ -229,10 +236,10 @@ proptest! {
     }
 
     #[test]
-    fn place_is_read_back_from_its_url(place in places()) {
-        let url = url_of(&place);
+    fn deployment_is_read_back_from_its_url(deployment in deployments()) {
+        let url = url_of(&deployment);
         match parse(&url) {
-            Ok(read) => prop_assert_eq!(read, place, "{}", url),
+            Ok(read) => prop_assert_eq!(read, deployment, "{}", url),
             Err(error) => prop_assert!(false, "{}: {}", url, error),
         }
     }
@@ -262,13 +269,13 @@ proptest! {
 
     #[test]
     fn error_never_shows_a_value(
-        place in places(),
+        deployment in deployments(),
         broken in "(&x=1|&protocol=2|&db=x|&db=1|#|%|&client_name=%zz|&pass=%FF)",
     ) {
-        let mut place = place;
-        place.login.password = Some("QZ7X".into());
-        place.client_name = Some("QZ7X".into());
-        let url = format!("{}{broken}", url_of(&place));
+        let mut deployment = deployment;
+        deployment.login.password = Some("QZ7X".into());
+        deployment.client_name = Some("QZ7X".into());
+        let url = format!("{}{broken}", url_of(&deployment));
         if let Err(error) = parse(&url) {
             let text = format!("{error} {error:?}");
             prop_assert!(!text.contains("QZ7X"), "{}: {}", url, text);

@@ -1,4 +1,5 @@
-//! How connections log in, whether they use TLS, and the name under which the server shows them.
+//! What connections need of the settings and of the address: login, TLS, name, limits, and where events and
+//! notifications go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +7,15 @@ use std::time::Duration;
 use redis::{ProtocolVersion, RedisConnectionInfo};
 
 use super::credentials::{CredentialSource, Issued};
+use super::deployment::{Deployment, Login, NodeAddress, Protocol, Topology};
 use super::dial::SharedTls;
 use super::node::Node;
-use super::place::{Login, NodeAddress, Place, Protocol, Topology};
-use crate::config::ManagerSettings;
-use crate::config::address_map::AddressMap;
-use crate::config::endpoint::{Endpoint, EndpointAddress};
-use crate::config::server::SharedProvider;
+use crate::config::Settings;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::WORKER_THREAD;
+use crate::store::{Dialects, NotificationSink, StoreTraits, WORKER_THREAD};
 use crate::telemetry::{ConnectionKind, Reporter};
+use lock_protocol::codec::deadline::SharedDeadlines;
+use lock_protocol::dialect::InvalidDialectReason;
 use lock_protocol::wire::tidy_label;
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
@@ -35,7 +35,7 @@ pub(super) enum DeploymentKind {
 }
 
 impl DeploymentKind {
-    fn of(topology: &Topology) -> Self {
+    pub(super) fn of(topology: &Topology) -> Self {
         match topology {
             Topology::Standalone(_) => Self::Standalone,
             Topology::Sentinel(_) => Self::Sentinel,
@@ -49,8 +49,8 @@ fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What all connections of a manager have in common.
-pub(super) struct Access {
+/// What all connections to the servers of a manager have in common. Each server of a quorum has one of its own.
+pub(super) struct NodeConfig {
     /// Has no user and no password if there is a source of credentials.
     login: RedisConnectionInfo,
     /// The version of the protocol that the URL names. Without it, connections speak RESP2 where the server has no
@@ -58,13 +58,14 @@ pub(super) struct Access {
     pub(super) protocol: Option<Protocol>,
     pub(super) tls: Option<SharedTls>,
     pub(super) kind: DeploymentKind,
-    /// Added to the floor of all fencing tokens, in microseconds.
-    fencing_lead_us: u64,
     /// The name of the connections, without their role.
-    name: String,
+    client_name: String,
     pub(super) credentials: Option<Arc<CredentialSource>>,
-    /// Where this client reaches the addresses that servers announce.
-    address_map: Option<AddressMap>,
+    pub(super) settings: Settings,
+    /// What the locks of one dialect have to remember, whichever node has them.
+    pub(super) deadlines: SharedDeadlines,
+    pub(super) notifications: Arc<dyn NotificationSink>,
+    pub(super) reporter: Arc<Reporter>,
 }
 
 /// Returns the kind of a connection for lock commands that opens on this thread.
@@ -76,15 +77,18 @@ pub(super) fn kind_of_this_thread() -> ConnectionKind {
     }
 }
 
-impl Access {
+impl NodeConfig {
+    /// Joins what the settings and the address say. The TLS client is the one for the files of this deployment.
     pub(super) fn new(
-        place: &Place,
+        deployment: &Deployment,
+        kind: DeploymentKind,
         tls: Option<SharedTls>,
-        provider: Option<SharedProvider>,
-        settings: &ManagerSettings,
+        settings: &Settings,
+        notifications: &Arc<dyn NotificationSink>,
         reporter: &Arc<Reporter>,
-    ) -> Result<Self, LockError> {
-        let login = &place.login;
+    ) -> Result<Arc<Self>, LockError> {
+        let login = &deployment.login;
+        let provider = settings.credentials.clone();
         if provider.is_some() && (login.user.is_some() || login.password.is_some()) {
             return Err(LockError::advised(
                 BackendErrorKind::InvalidUrl,
@@ -93,30 +97,42 @@ impl Access {
                 "remove one of them",
             ));
         }
-        let name = match (&settings.client_name, &place.client_name) {
-            (Some(name), _) => name.to_string(),
-            (None, Some(name)) => name.clone(),
-            (None, None) => format!("lock:{}", settings.label),
-        };
         let timeout = settings.command_timeout;
         let credentials =
             provider.map(|provider| CredentialSource::new(provider, timeout, Arc::clone(reporter)));
-        Ok(Self {
-            protocol: login.protocol,
+        Ok(Arc::new(Self {
             login: connection_info(login),
+            protocol: login.protocol,
             tls,
-            kind: DeploymentKind::of(&place.topology),
-            fencing_lead_us: whole_micros(settings.fencing_lead),
-            name: in_client_name(&name),
+            kind,
+            client_name: client_name(settings, deployment),
             credentials: credentials.map(Arc::new),
-            address_map: settings.address_map.clone(),
-        })
+            settings: settings.clone(),
+            deadlines: SharedDeadlines::default(),
+            notifications: Arc::clone(notifications),
+            reporter: Arc::clone(reporter),
+        }))
     }
 
-    /// Makes this the access to one of the servers of a quorum.
-    pub(super) fn in_quorum(mut self) -> Self {
-        self.kind = DeploymentKind::Quorum;
-        self
+    /// Returns how long a command may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.command_timeout
+    }
+
+    /// Returns what a store of these servers can do.
+    pub(super) fn traits(&self) -> StoreTraits {
+        let confirm = self.settings.confirm;
+        StoreTraits {
+            confirms_grants: confirm.is_some(),
+            dialects: match confirm {
+                Some(_) => Dialects::Some {
+                    has: |dialect| dialect.scheme().is_none(),
+                    others: InvalidDialectReason::Confirmed,
+                },
+                None => Dialects::All,
+            },
+            ..StoreTraits::SERVER
+        }
     }
 
     /// Returns the login of a connection that opens now. Asks the provider, for at most `limit`.
@@ -140,17 +156,18 @@ impl Access {
     pub(super) fn lead_us(&self, epoch: u64) -> u64 {
         epoch
             .saturating_mul(LEAD_OF_AN_EPOCH_US)
-            .saturating_add(self.fencing_lead_us)
+            .saturating_add(whole_micros(self.settings.fencing_lead))
     }
 
     /// Returns the address at which this client reaches a server, and records it for error texts.
-    pub(super) fn reach(&self, node: &Node, reporter: &Reporter) -> Result<NodeAddress, LockError> {
-        let Some(map) = self.address_map.as_ref().filter(|_| node.is_announced()) else {
+    pub(super) fn reach(&self, node: &Node) -> Result<NodeAddress, LockError> {
+        let map = self.settings.address_map.as_ref();
+        let Some(map) = map.filter(|_| node.is_announced()) else {
             return Ok(node.address.clone());
         };
         let mut mapped = None;
         for announced in std::iter::once(&node.address).chain(&node.aliases) {
-            mapped = announced.reached_by(map, reporter)?;
+            mapped = announced.reached_by(map, &self.reporter)?;
             if mapped.is_some() {
                 break;
             }
@@ -162,7 +179,7 @@ impl Access {
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.
     pub(super) fn client_name(&self, kind: ConnectionKind) -> String {
-        format!("{}:{}", self.name, kind.as_str())
+        with_role(&self.client_name, kind)
     }
 }
 
@@ -180,30 +197,18 @@ pub(super) fn connection_info(login: &Login) -> RedisConnectionInfo {
     info
 }
 
-/// Returns the place of an endpoint.
-pub(super) fn place_of(endpoint: Endpoint) -> Result<Place, LockError> {
-    let address = match endpoint.address {
-        EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
-        EndpointAddress::Unix(path) if endpoint.tls => {
-            return Err(LockError::InvalidSetting {
-                setting: "use_tls",
-                value: path.display().to_string().into(),
-                advice: "use no TLS for a Unix socket, or the host and port of the server".into(),
-            });
-        }
-        EndpointAddress::Unix(path) => NodeAddress::Unix(path),
+/// Returns the name of the connections that builder, URL or label give, in this order.
+fn client_name(settings: &Settings, deployment: &Deployment) -> String {
+    let name = match (&settings.client_name, &deployment.client_name) {
+        (Some(name), _) => name.to_string(),
+        (None, Some(name)) => name.clone(),
+        (None, None) => format!("lock:{}", settings.label),
     };
-    Ok(Place {
-        topology: Topology::Standalone(address),
-        login: Login {
-            user: endpoint.user,
-            password: endpoint.password,
-            db: endpoint.db,
-            protocol: None,
-        },
-        tls: endpoint.tls.then(Default::default),
-        client_name: None,
-    })
+    in_client_name(&name)
+}
+
+fn with_role(name: &str, kind: ConnectionKind) -> String {
+    format!("{name}:{}", kind.as_str())
 }
 
 /// Replaces the characters that the server does not accept in the name of a connection.
@@ -220,42 +225,24 @@ mod tests {
     use super::*;
     use crate::redis::url::parse;
 
-    fn access(url: &str, change: fn(&mut ManagerSettings)) -> Access {
-        let mut settings = ManagerSettings {
-            label: "web 7é".into(),
-            ..ManagerSettings::default()
-        };
-        change(&mut settings);
-        let place = parse(url).unwrap();
-        Access::new(&place, None, None, &settings, &Arc::default()).unwrap()
-    }
-
     #[test]
     fn name_of_a_connection_is_that_of_the_builder_the_url_or_the_label() {
         let plain = "redis://h";
         let named = "redis://h/1?client_name=my%20app";
         let unix = "unix:///s?db=1&client_name=x";
-        let set = |settings: &mut ManagerSettings| settings.client_name = Some("set".into());
-        let role = ConnectionKind::Pubsub;
-        for (url, change, name) in [
-            (plain, (|_| {}) as fn(&mut _), "lock:web_7_:pubsub"),
-            (named, |_| {}, "my_app:pubsub"),
-            (unix, |_| {}, "x:pubsub"),
-            (named, set, "set:pubsub"),
+        for (url, set, name) in [
+            (plain, None, "lock:web_7_:pubsub"),
+            (named, None, "my_app:pubsub"),
+            (unix, None, "x:pubsub"),
+            (named, Some("set"), "set:pubsub"),
         ] {
-            assert_eq!(access(url, change).client_name(role), name);
-        }
-    }
-
-    #[test]
-    fn endpoint_equals_its_url() {
-        let tcp = Endpoint::tcp("h", 7000).db(2).user("u").password("p");
-        let unix = Endpoint::unix("/s").password("p").db(1);
-        for (endpoint, url) in [
-            (tcp, "redis://u:p@h:7000/2"),
-            (unix, "unix:///s?db=1&pass=p"),
-        ] {
-            assert_eq!(place_of(endpoint).unwrap(), parse(url).unwrap());
+            let settings = Settings {
+                label: "web 7é".into(),
+                client_name: set.map(Into::into),
+                ..Settings::default()
+            };
+            let found = client_name(&settings, &parse(url).unwrap());
+            assert_eq!(with_role(&found, ConnectionKind::Pubsub), name);
         }
     }
 }

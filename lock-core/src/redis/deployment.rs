@@ -1,15 +1,19 @@
 //! Where the lock servers are and how a client logs in, as a URL or an endpoint says it.
+//!
+//! The second of three stages: `Settings` has what builder, file and environment say, a `Deployment` what the address
+//! says, and a `NodeConfig` what connections need of both.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::config::address_map::AddressMap;
+use crate::config::endpoint::{Endpoint, EndpointAddress};
 use crate::error::LockError;
 use crate::telemetry::Reporter;
 
 /// The servers of a manager, and how to reach them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Deployment {
     pub(crate) topology: Topology,
     /// The login to the servers that have the locks.
     pub(crate) login: Login,
@@ -19,23 +23,65 @@ pub(crate) struct Place {
     pub(crate) client_name: Option<String>,
 }
 
+impl Deployment {
+    /// Returns the deployments with a login of their own: the servers of a quorum, or this one.
+    pub(super) fn servers(&self) -> &[Self] {
+        match &self.topology {
+            Topology::Quorum(servers) => servers,
+            _ => std::slice::from_ref(self),
+        }
+    }
+}
+
+/// # Errors
+/// [`LockError::InvalidSetting`] for TLS over a Unix socket.
+impl TryFrom<Endpoint> for Deployment {
+    type Error = LockError;
+
+    fn try_from(endpoint: Endpoint) -> Result<Self, LockError> {
+        let address = match endpoint.address {
+            EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
+            EndpointAddress::Unix(path) if endpoint.tls => {
+                return Err(LockError::InvalidSetting {
+                    setting: "use_tls",
+                    value: path.display().to_string().into(),
+                    advice: "use no TLS for a Unix socket, or the host and port of the server"
+                        .into(),
+                });
+            }
+            EndpointAddress::Unix(path) => NodeAddress::Unix(path),
+        };
+        Ok(Self {
+            topology: Topology::Standalone(address),
+            login: Login {
+                user: endpoint.user,
+                password: endpoint.password,
+                db: endpoint.db,
+                protocol: None,
+            },
+            tls: endpoint.tls.then(Default::default),
+            client_name: None,
+        })
+    }
+}
+
 /// How the servers belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     /// One server.
     Standalone(NodeAddress),
     /// A primary and its replicas, which Sentinels watch.
-    Sentinel(SentinelPlace),
+    Sentinel(Sentinels),
     /// A Redis Cluster, of which these nodes are known.
     Cluster(Vec<NodeAddress>),
-    /// Independent servers. Each has its own login, and is standalone.
-    Quorum(Vec<Place>),
+    /// Independent servers. Each has its own login, and is standalone: the URL's parser sees to that.
+    Quorum(Vec<Deployment>),
 }
 
 /// The Sentinels of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SentinelPlace {
-    pub(crate) sentinels: Vec<NodeAddress>,
+pub(crate) struct Sentinels {
+    pub(crate) addresses: Vec<NodeAddress>,
     pub(crate) service: String,
     /// The login to the Sentinels. Its database is 0.
     pub(crate) login: Login,
@@ -113,5 +159,23 @@ impl fmt::Debug for Login {
             .field("db", &self.db)
             .field("protocol", &self.protocol)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::url::parse;
+
+    #[test]
+    fn endpoint_equals_its_url() {
+        let tcp = Endpoint::tcp("h", 7000).db(2).user("u").password("p");
+        let unix = Endpoint::unix("/s").password("p").db(1);
+        for (endpoint, url) in [
+            (tcp, "redis://u:p@h:7000/2"),
+            (unix, "unix:///s?db=1&pass=p"),
+        ] {
+            assert_eq!(Deployment::try_from(endpoint).unwrap(), parse(url).unwrap());
+        }
     }
 }

@@ -21,6 +21,7 @@ pub use members::{Members, SeenProcess, Standing};
 pub use release::{QuorumRelease, ReleaseRound};
 
 use super::clock::Moment;
+use super::clock_sync::UNKNOWN_RUN_ID;
 use super::fencing_token::FencingToken;
 use super::lease::{DRIFT_DIVISOR, ROUNDING};
 use super::ttl::Ttl;
@@ -58,6 +59,21 @@ pub struct ServerLease {
     pub remaining: Duration,
     /// When the confirmed command was sent to this server.
     pub sent_at: Moment,
+    /// The process that confirmed it.
+    pub run_id: u64,
+}
+
+/// The process to which a connection to a server leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetProcess {
+    pub run_id: u64,
+    /// It is not in quarantine.
+    pub counts: bool,
+}
+
+/// Returns whether two votes are from one server: two addresses came to lead there, one after the other.
+fn is_one_server(one: u64, other: u64) -> bool {
+    one == other && one != UNKNOWN_RUN_ID
 }
 
 impl ServerLease {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lease::QuorumLease;
-use super::{QuorumAction, ServerLease, end_of_majority, majority};
+use super::{QuorumAction, ServerLease, end_of_majority, is_one_server, majority};
 use crate::clock::Moment;
 use crate::fencing_token::FencingToken;
 use crate::ttl::Ttl;
@@ -135,7 +135,7 @@ impl QuorumAcquire {
             return None;
         };
         let confirmed = self.votes.iter().map(|vote| match vote {
-            Vote::Confirmed(lease) => Some(lease.ends_at(self.ttl)),
+            Vote::Confirmed(lease) => Some(*lease),
             _ => None,
         });
         let mut lease = QuorumLease::new(self.ttl, token, confirmed);
@@ -153,6 +153,10 @@ impl QuorumAcquire {
 
     /// The server gave the key to this acquisition.
     pub fn held(&mut self, server: usize, lease: ServerLease, now: Moment) {
+        if self.has_vote_elsewhere(server, lease) {
+            self.failed(server, now);
+            return;
+        }
         let vote = match lease.token {
             Some(_) => Vote::Held(lease),
             None => Vote::Confirmed(lease),
@@ -203,6 +207,10 @@ impl QuorumAcquire {
 
     /// The server confirmed the token of a [`Raise`](QuorumAction::Raise).
     pub fn raised(&mut self, server: usize, lease: ServerLease, now: Moment) {
+        if self.has_vote_elsewhere(server, lease) {
+            self.failed(server, now);
+            return;
+        }
         // A confirmation of a lower token is from before another server gave a higher one.
         if matches!(self.phase, VotePhase::Raise { token, .. } if Some(token) == lease.token)
             && self.replace(server, Vote::Confirmed(lease), Vote::may_reply_to_raise)
@@ -246,6 +254,19 @@ impl QuorumAcquire {
             }
             _ => false,
         }
+    }
+
+    /// Returns whether the process that confirmed this has a vote under another address already. It has only one.
+    fn has_vote_elsewhere(&self, server: usize, lease: ServerLease) -> bool {
+        self.votes
+            .iter()
+            .enumerate()
+            .any(|(other, vote)| match vote {
+                Vote::Held(known) | Vote::Confirmed(known) => {
+                    other != server && is_one_server(known.run_id, lease.run_id)
+                }
+                _ => false,
+            })
     }
 
     fn is_gate(&self, server: usize) -> bool {

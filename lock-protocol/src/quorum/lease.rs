@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{QuorumAction, ServerLease, end_of_lease, end_of_majority, majority};
+use super::{
+    MetProcess, QuorumAction, ServerLease, end_of_lease, end_of_majority, is_one_server, majority,
+};
 use crate::clock::Moment;
 use crate::fencing_token::FencingToken;
 use crate::ttl::Ttl;
@@ -59,6 +61,10 @@ struct LeaseServer {
     ends_at: Option<Moment>,
     /// The token that the server confirmed.
     raised_to: Option<FencingToken>,
+    /// The process to which the last connection led.
+    process: Option<u64>,
+    /// The process of the last confirmation.
+    confirmed_by: Option<u64>,
 }
 
 /// A granted lease at a majority of the servers.
@@ -74,19 +80,20 @@ pub struct QuorumLease {
 }
 
 impl QuorumLease {
-    /// A lease that was just granted. `confirmed` has for each server the end of its lease, if it
-    /// confirmed the token.
+    /// A lease that was just granted. `confirmed` has for each server its confirmation of the token.
     pub(super) fn new(
         ttl: Ttl,
         token: Option<FencingToken>,
-        confirmed: impl Iterator<Item = Option<Moment>>,
+        confirmed: impl Iterator<Item = Option<ServerLease>>,
     ) -> Self {
-        let servers = confirmed.map(|ends_at| LeaseServer {
+        let servers = confirmed.map(|confirmed| LeaseServer {
             standing: Standing::Trusted,
             vote: RenewalVote::Failed,
             healing: Healing::NotBegun,
-            ends_at,
-            raised_to: ends_at.and(token),
+            ends_at: confirmed.map(|lease| lease.ends_at(ttl)),
+            raised_to: confirmed.and(token),
+            process: confirmed.map(|lease| lease.run_id),
+            confirmed_by: confirmed.map(|lease| lease.run_id),
         });
         Self {
             ttl,
@@ -179,8 +186,26 @@ impl QuorumLease {
         self.count(|server| renewed(server) && server.counts())
     }
 
+    /// Returns the number of servers.
+    pub fn servers(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// A connection leads to this process: call it before its reply is counted.
+    pub fn met(&mut self, server: usize, process: MetProcess) {
+        let Some(known) = self.servers.get_mut(server) else {
+            return;
+        };
+        let is_new = known.process.replace(process.run_id) != Some(process.run_id);
+        if process.counts {
+            self.trusted(server);
+        } else if is_new {
+            self.restarted(server);
+        }
+    }
+
     /// The server has restarted. It does not count until this lease is healed there.
-    pub fn restarted(&mut self, server: usize) {
+    pub(super) fn restarted(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.standing = Standing::Quarantined;
             server.healing = Healing::NotBegun;
@@ -190,7 +215,7 @@ impl QuorumLease {
     }
 
     /// The quarantine of the server is over.
-    pub fn trusted(&mut self, server: usize) {
+    pub(super) fn trusted(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.standing = Standing::Trusted;
         }
@@ -202,12 +227,17 @@ impl QuorumLease {
             return;
         }
         let ends_at = end_of_lease(self.ttl, sent_at, remaining);
+        let mut confirmed_by = None;
         if let Some(server) = self.servers.get_mut(server) {
             server.vote = RenewalVote::Renewed;
             if server.standing != Standing::Quarantined {
                 // Not the later one of both: near the end of `max_hold`, a renewal shortens the lease.
                 server.ends_at = Some(ends_at);
+                confirmed_by = server.process;
             }
+        }
+        if let Some(run_id) = confirmed_by {
+            self.confirmed_by(server, run_id);
         }
         self.heal();
     }
@@ -285,19 +315,46 @@ impl QuorumLease {
 
     /// The server confirmed the token. From now on a healed server counts.
     pub fn raised(&mut self, server: usize, lease: ServerLease, now: Moment) {
+        let known = self.servers.get(server).and_then(|known| known.process);
+        if known.is_some_and(|known| known != lease.run_id) {
+            // Another process confirmed it than the one that is known.
+            self.failed(server);
+            return;
+        }
         if lease.token != self.token || !self.may_heal(lease.sent_at, now) {
             return;
         }
         let healed = self.advance(server, Healing::Raising, Healing::Ended);
         let ends_at = lease.ends_at(self.ttl);
-        if let Some(server) = self.servers.get_mut(server)
-            && (healed || server.ends_at.is_some())
+        if let Some(known) = self.servers.get_mut(server)
+            && (healed || known.ends_at.is_some())
         {
-            if server.standing == Standing::Quarantined {
-                server.standing = Standing::Healed;
+            if known.standing == Standing::Quarantined {
+                known.standing = Standing::Healed;
             }
-            server.ends_at = server.ends_at.max(Some(ends_at));
-            server.raised_to = lease.token;
+            known.ends_at = known.ends_at.max(Some(ends_at));
+            known.raised_to = lease.token;
+            self.confirmed_by(server, lease.run_id);
+        }
+    }
+
+    /// Records which process has confirmed the lease. What it confirmed under another address doesn't count any more:
+    /// that address leads elsewhere now.
+    fn confirmed_by(&mut self, server: usize, run_id: u64) {
+        for (number, known) in self.servers.iter_mut().enumerate() {
+            if number == server {
+                known.confirmed_by = Some(run_id);
+            } else if known
+                .confirmed_by
+                .is_some_and(|by| is_one_server(by, run_id))
+            {
+                known.confirmed_by = None;
+                known.ends_at = None;
+                known.raised_to = None;
+                if known.vote == RenewalVote::Renewed {
+                    known.vote = RenewalVote::Failed;
+                }
+            }
         }
     }
 

@@ -11,10 +11,15 @@
 //! | is the known one | no new quarantine |
 //!
 //! Two addresses may lead to one server, from the beginning or after a name has moved. The address that connected first
-//! then counts, and the other is a *duplicate* until it leads to another process.
+//! then counts, and the other is a *duplicate* until it leads to another process. Attempts and leases do the same with
+//! votes: a process has one, whichever address brought it.
+//!
+//! A run id tells processes apart, and not servers. Without a quarantine, the new process of a server that has two
+//! addresses counts at once under either of them, so both may vote for one attempt that spans the restart.
 
 use std::time::Duration;
 
+use super::MetProcess;
 use crate::clock::Moment;
 use crate::clock_sync::UNKNOWN_RUN_ID;
 
@@ -116,6 +121,14 @@ impl Members {
             Member::Process { run_id, .. } => Some(*run_id),
             Member::Unknown | Member::Duplicate { .. } => None,
         }
+    }
+
+    /// Returns the process of a member, and whether it counts now. `None` if it was never connected, or is a duplicate.
+    pub fn process(&self, member: usize, now: Moment) -> Option<MetProcess> {
+        Some(MetProcess {
+            run_id: self.run_id(member)?,
+            counts: self.standing(member, now) == Some(Standing::Counts),
+        })
     }
 
     /// Returns whether a member counts now. `None` if it was never connected.

@@ -29,6 +29,7 @@ fn confirmed(token: u64, sent_at: u64) -> ServerLease {
         token: Some(FencingToken::new(token)),
         remaining: ms(1000),
         sent_at: at(sent_at),
+        run_id: UNKNOWN_RUN_ID,
     }
 }
 

@@ -38,8 +38,6 @@ struct QuorumAttempt {
     machine: QuorumAcquire,
     running: JoinSet<Vote>,
     deadline: Deadline,
-    /// The run ids of the servers that confirmed.
-    run_ids: Vec<Option<u64>>,
     /// Whether each server replied to the acquire that was sent to it.
     is_answered: Vec<bool>,
     /// The servers that have another holder, so that nothing is to be cancelled there.
@@ -138,7 +136,6 @@ impl QuorumAttempt {
             order,
             running: JoinSet::new(),
             deadline: Deadline::after(Clock::System, limit),
-            run_ids: vec![None; count],
             is_answered: vec![false; count],
             is_busy: vec![false; count],
             errors: vec![None; count],
@@ -223,10 +220,7 @@ impl QuorumAttempt {
                     }
                 }
             }
-            Vote::Raised(server, Ok(Some((lease, run_id)))) => {
-                self.run_ids[server] = Some(run_id);
-                self.machine.raised(server, lease, now);
-            }
+            Vote::Raised(server, Ok(Some(lease))) => self.machine.raised(server, lease, now),
             Vote::Raised(server, Ok(None)) => self.machine.not_ours(server, now),
             Vote::Acquired(server, Err(error)) => {
                 self.is_answered[server] = error.is_refusal();
@@ -257,21 +251,15 @@ impl QuorumAttempt {
         let Some(mut lease) = self.machine.lease() else {
             return;
         };
-        let mut run_ids = self.run_ids.clone();
-        for (number, run_id) in run_ids.iter_mut().enumerate() {
-            if let Some(server) = self.servers.get(number)
-                && run_id.is_none()
-            {
-                *run_id = server.run_id();
-                if !server.may_count() {
-                    lease.restarted(number);
-                }
+        for (number, server) in self.servers.all().enumerate() {
+            if let Some(process) = server.process() {
+                lease.met(number, process);
             }
         }
         for (number, _) in self.is_answered.iter().enumerate().filter(|(_, it)| **it) {
             self.order.origins.answered(number);
         }
-        let held = HeldQuorum::new(lease, Arc::clone(&self.order), run_ids);
+        let held = HeldQuorum::new(lease, Arc::clone(&self.order));
         self.servers.hold(self.order.owner_id, held);
     }
 

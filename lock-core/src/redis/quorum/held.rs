@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::as_confirmed;
-use super::server::{AcquireOrder, SentOrigins, ServerStanding};
+use super::server::{AcquireOrder, SentOrigins};
 use super::vote::lasting;
 use crate::error::LockError;
 use crate::store::Renewal;
 use lock_protocol::acquisition::RenewOutcome;
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::loss::LossReason;
-use lock_protocol::quorum::{QuorumLease, RenewalRound, majority};
+use lock_protocol::quorum::{MetProcess, QuorumLease, RenewalRound, majority};
 
 /// The number of the round in which a lease is granted.
 pub(super) const FIRST_ROUND: u64 = 0;
@@ -19,8 +19,6 @@ pub(super) const FIRST_ROUND: u64 = 0;
 pub(super) struct HeldQuorum {
     pub(super) lease: QuorumLease,
     pub(super) order: Arc<AcquireOrder>,
-    /// The process of each server, as this lease knows it.
-    pub(super) run_ids: Vec<Option<u64>>,
     /// Grows with each renewal. Replies of an earlier one do not count.
     pub(super) round: u64,
     /// Why servers refused in this round, and the errors of the others.
@@ -29,15 +27,10 @@ pub(super) struct HeldQuorum {
 }
 
 impl HeldQuorum {
-    pub(super) fn new(
-        lease: QuorumLease,
-        order: Arc<AcquireOrder>,
-        run_ids: Vec<Option<u64>>,
-    ) -> Self {
+    pub(super) fn new(lease: QuorumLease, order: Arc<AcquireOrder>) -> Self {
         Self {
             lease,
             order,
-            run_ids,
             round: FIRST_ROUND,
             loss: None,
             errors: Vec::new(),
@@ -65,32 +58,16 @@ impl HeldQuorum {
         (self.round, std::mem::take(&mut self.errors))
     }
 
-    /// Records the process of a server that replied.
-    fn meet(&mut self, server: usize, standing: ServerStanding) {
-        let Some(known) = self.run_ids.get_mut(server) else {
-            return;
-        };
-        if *known != Some(standing.run_id) {
-            *known = Some(standing.run_id);
-            if !standing.counts {
-                self.lease.restarted(server);
-            }
-        }
-        if standing.counts {
-            self.lease.trusted(server);
-        }
-    }
-
     pub(super) fn count(
         &mut self,
         server: usize,
-        standing: Option<ServerStanding>,
+        process: Option<MetProcess>,
         result: Result<RenewOutcome, LockError>,
     ) {
-        if let Some(standing) = standing {
-            self.meet(server, standing);
+        if let Some(process) = process {
+            self.lease.met(server, process);
         }
-        match (result, standing) {
+        match (result, process) {
             (
                 Ok(RenewOutcome::Held {
                     sent, remaining, ..
@@ -131,7 +108,7 @@ impl HeldQuorum {
     }
 
     pub(super) fn unknown(&self) -> LockError {
-        let servers = self.run_ids.len();
+        let servers = self.lease.servers();
         let no_quorum = LockError::NoQuorum {
             granted: self.lease.confirmations(),
             needed: majority(servers),

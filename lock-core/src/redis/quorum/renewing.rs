@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::QuorumServers;
 use super::held::{FIRST_ROUND, HeldQuorum};
-use super::server::{Admission, QuorumServer, RaiseKind, ServerStanding};
+use super::server::{Admission, QuorumServer, RaiseKind};
 use super::vote::{AcquireVote, Vote};
 use crate::error::LockError;
 use crate::store::Renewal;
@@ -16,7 +16,7 @@ use lock_protocol::acquisition::RenewOutcome;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::loss::LossReason;
-use lock_protocol::quorum::{QuorumAction, ServerLease};
+use lock_protocol::quorum::{MetProcess, QuorumAction, ServerLease};
 
 /// A follow-up of a renewal, at one server.
 #[derive(Clone, Copy)]
@@ -30,7 +30,8 @@ enum RenewalReply {
     Renewed {
         server: usize,
         results: Vec<Result<RenewOutcome, LockError>>,
-        standing: Option<ServerStanding>,
+        /// `None` if it is not known which process replied.
+        process: Option<MetProcess>,
     },
     Healed {
         server: usize,
@@ -40,7 +41,7 @@ enum RenewalReply {
     Raised {
         server: usize,
         at: usize,
-        raised: Result<Option<(ServerLease, u64)>, LockError>,
+        raised: Result<Option<ServerLease>, LockError>,
     },
 }
 
@@ -156,11 +157,11 @@ impl QuorumRenewing {
         for (number, server) in self.servers.all().enumerate() {
             let (renewals, limit) = (Arc::clone(&self.renewals), self.deadline.left());
             self.running.spawn(async move {
-                let (results, standing) = server.renew(&renewals, limit).await;
+                let (results, process) = server.renew(&renewals, limit).await;
                 RenewalReply::Renewed {
                     server: number,
                     results,
-                    standing,
+                    process,
                 }
             });
         }
@@ -303,10 +304,10 @@ impl QuorumRenewing {
             RenewalReply::Renewed {
                 server,
                 results,
-                standing,
+                process,
             } => {
                 for (at, result) in results.into_iter().enumerate() {
-                    self.on_lease(at, |held| held.count(server, standing, result));
+                    self.on_lease(at, |held| held.count(server, process, result));
                 }
             }
             RenewalReply::Healed { server, at, vote } => {
@@ -330,11 +331,9 @@ impl QuorumRenewing {
             }
             RenewalReply::Raised { server, at, raised } => {
                 self.on_lease(at, |held| match &raised {
-                    Ok(Some((lease, run_id))) if held.run_ids[server] == Some(*run_id) => {
-                        held.lease.raised(server, *lease, now);
-                    }
+                    Ok(Some(lease)) => held.lease.raised(server, *lease, now),
                     Ok(None) => held.lease.not_ours(server),
-                    Ok(Some(_)) | Err(_) => held.lease.failed(server),
+                    Err(_) => held.lease.failed(server),
                 });
             }
         }
@@ -342,12 +341,12 @@ impl QuorumRenewing {
 }
 
 impl QuorumServer {
-    /// Renews leases at this server. The standing is `None` if it is not known which process replied.
+    /// Renews leases at this server. Also returns the process; `None` if it is not known which one replied.
     async fn renew(
         &self,
         renewals: &[Renewal],
         limit: Duration,
-    ) -> (RenewalResults, Option<ServerStanding>) {
+    ) -> (RenewalResults, Option<MetProcess>) {
         let deadline = Deadline::after(Clock::System, limit);
         let pool = &self.store.client.pool;
         let connection = pool.for_current_runtime(deadline).await;

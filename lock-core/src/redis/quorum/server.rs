@@ -21,7 +21,7 @@ use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
 use lock_protocol::op::{OpKind, Raise, RaiseTo, Renewal};
 use lock_protocol::owner_id::OwnerId;
-use lock_protocol::quorum::{Members, SeenProcess, ServerLease, Standing};
+use lock_protocol::quorum::{Members, MetProcess, SeenProcess, ServerLease, Standing};
 
 /// How often a server may reply that a command came late, or that more dead waiters are to be removed.
 const ACQUIRE_TRIES: u8 = 5;
@@ -116,14 +116,6 @@ pub(super) enum RaiseKind {
     Exact,
 }
 
-/// What a connection shows of the server's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServerStanding {
-    pub(super) run_id: u64,
-    /// It is not in quarantine.
-    pub(super) counts: bool,
-}
-
 impl QuorumServer {
     pub(super) fn new(store: RedisStore, number: usize, roster: Arc<Roster>) -> Self {
         Self {
@@ -143,6 +135,12 @@ impl QuorumServer {
         self.roster.members.lock().run_id(self.number)
     }
 
+    /// Returns the process to which the last connection led. `None` if the server was never connected, or has no vote.
+    pub(super) fn process(&self) -> Option<MetProcess> {
+        let now = Clock::System.now();
+        self.roster.members.lock().process(self.number, now)
+    }
+
     /// Returns whether the server may be asked for a new acquisition: it is not in quarantine. One that was the same as
     /// another server may be asked, because its address may lead to a server of its own by now.
     pub(super) fn may_count(&self) -> bool {
@@ -159,7 +157,7 @@ impl QuorumServer {
     }
 
     /// Records the process that serves a connection. Returns an error if it is another server of the quorum.
-    pub(super) fn observe(&self, connection: &Connection) -> Result<ServerStanding, LockError> {
+    pub(super) fn observe(&self, connection: &Connection) -> Result<MetProcess, LockError> {
         let seen = SeenProcess {
             run_id: connection.first.run_id,
             connected_at: connection.first.sent,
@@ -186,7 +184,7 @@ impl QuorumServer {
                 "name different servers: each of them counts once in the quorum",
             ));
         }
-        Ok(ServerStanding {
+        Ok(MetProcess {
             run_id: seen.run_id,
             counts: standing == Some(Standing::Counts),
         })
@@ -279,6 +277,7 @@ impl QuorumServer {
                         token,
                         remaining,
                         sent_at: sent,
+                        run_id: connection.first.run_id,
                     }));
                 }
                 AcquireOutcome::Queued {
@@ -321,7 +320,7 @@ impl QuorumServer {
         kind: RaiseKind,
         admission: Admission,
         deadline: Deadline,
-    ) -> Result<Option<(ServerLease, u64)>, LockError> {
+    ) -> Result<Option<ServerLease>, LockError> {
         let connection = self.admit(admission, deadline.left()).await?;
         let renewal = Renewal {
             key: order.key.clone(),
@@ -343,14 +342,12 @@ impl QuorumServer {
                 token,
                 sent,
                 remaining,
-            } => {
-                let lease = ServerLease {
-                    token,
-                    remaining,
-                    sent_at: sent,
-                };
-                Some((lease, connection.first.run_id))
-            }
+            } => Some(ServerLease {
+                token,
+                remaining,
+                sent_at: sent,
+                run_id: connection.first.run_id,
+            }),
             RenewOutcome::NotOwner(_) => None,
         })
     }

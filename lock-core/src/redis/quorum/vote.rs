@@ -9,8 +9,8 @@ use lock_protocol::quorum::{ServerLease, majority};
 /// What one server replied in an attempt, with its number.
 pub(super) enum Vote {
     Acquired(usize, Result<AcquireVote, LockError>),
-    /// With the run id of the process that has the token.
-    Raised(usize, Result<Option<(ServerLease, u64)>, LockError>),
+    /// `None` if the key is not the caller's.
+    Raised(usize, Result<Option<ServerLease>, LockError>),
 }
 
 /// The reply of one server to an acquire.

@@ -309,3 +309,20 @@ fn majority_without_tokens_is_granted_after_one_round() {
     );
     assert_eq!(attempt.actions(), [], "nothing is written back");
 }
+
+#[test]
+fn process_behind_two_addresses_has_one_vote() {
+    let by = |run_id, token, sent_at| ServerLease {
+        run_id,
+        ..confirmed(token, sent_at)
+    };
+    let mut attempt = attempt(3);
+    attempt.held(0, by(7, 5, 1000), at(1001));
+    attempt.held(1, by(7, 5, 1001), at(1002));
+    assert_eq!(attempt.outcome(), None, "only one of three has the key");
+    attempt.held(2, by(8, 6, 1001), at(1003));
+    attempt.raised(0, by(7, 6, 1003), at(1004));
+    // The name of the third server has moved to the first one.
+    attempt.raised(2, by(7, 6, 1003), at(1004));
+    assert_eq!(attempt.outcome(), Some(&no_quorum(1, 2, 3)));
+}

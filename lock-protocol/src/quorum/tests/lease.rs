@@ -3,7 +3,7 @@ use QuorumAction::{Heal, Raise, Renew};
 
 /// A lease of five servers with token 40, confirmed at the given servers by commands at 0.
 fn lease(servers: &[usize]) -> QuorumLease {
-    let confirmed = (0..5).map(|server| servers.contains(&server).then(|| at(988)));
+    let confirmed = (0..5).map(|server| servers.contains(&server).then(|| confirmed(40, 0)));
     QuorumLease::new(ttl(), Some(token(40)), confirmed)
 }
 
@@ -291,22 +291,80 @@ fn server_after_its_quarantine_counts_as_before() {
 
 #[test]
 fn server_without_tokens_counts_as_soon_as_it_gave_the_key_again() {
-    let confirmed = (0..5).map(|server| (server < 3).then_some(at(988)));
-    let mut lease = QuorumLease::new(ttl(), None, confirmed);
+    let plain = |sent_at| ServerLease {
+        token: None,
+        ..confirmed(0, sent_at)
+    };
+    let granted = (0..5).map(|server| (server < 3).then(|| plain(0)));
+    let mut lease = QuorumLease::new(ttl(), None, granted);
     lease.begin_round(at(300));
     let _renewals = lease.actions();
     renew(&mut lease, &[0, 1, 2]);
     lease.not_ours(3);
     assert_eq!(lease.actions(), [Heal(3)]);
-    let again = ServerLease {
-        token: None,
-        remaining: ms(1000),
-        sent_at: at(310),
-    };
-    lease.held(3, again, at(320));
+    lease.held(3, plain(310), at(320));
     assert_eq!(lease.actions(), [], "nothing is written back");
     lease.not_ours(0);
     assert_eq!(lease.ends_at(), Some(at(1288)));
     lease.not_ours(1);
+    assert_eq!(lease.ends_at(), None);
+}
+
+/// The confirmation of the process with this run id.
+fn by(run_id: u64, sent_at: u64) -> ServerLease {
+    ServerLease {
+        run_id,
+        ..confirmed(40, sent_at)
+    }
+}
+
+fn met(run_id: u64) -> MetProcess {
+    MetProcess {
+        run_id,
+        counts: true,
+    }
+}
+
+#[test]
+fn process_that_two_addresses_led_to_one_after_the_other_has_one_vote() {
+    let granted = [Some(by(7, 0)), Some(by(8, 0)), None];
+    let mut lease = QuorumLease::new(ttl(), Some(token(40)), granted.into_iter());
+    assert_eq!(lease.ends_at(), Some(at(988)));
+    lease.begin_round(at(300));
+    // The address of the process 8 leads elsewhere now, where nobody replies.
+    lease.met(1, met(9));
+    lease.met(2, met(8));
+    lease.renewed(2, at(300), ms(1000));
+    let mut lost = lease.clone();
+    lost.not_ours(0);
+    assert_eq!(lost.ends_at(), None, "only 8 has confirmed it, but twice");
+    lease.renewed(0, at(300), ms(1000));
+    assert_eq!(lease.round(), RENEWED, "7 and 8");
+    // It moves on within the round.
+    lease.met(1, met(8));
+    lease.renewed(1, at(310), ms(1000));
+    assert_eq!((lease.confirmations(), lease.round()), (2, RENEWED));
+}
+
+#[test]
+fn healing_that_another_process_confirmed_does_not_count() {
+    let granted = [Some(by(7, 0)), Some(by(8, 0)), None];
+    let mut lease = QuorumLease::new(ttl(), None, granted.into_iter());
+    lease.begin_round(at(300));
+    let _renewals = lease.actions();
+    for (server, run_id) in [(0, 7), (1, 8)] {
+        lease.met(server, met(run_id));
+        lease.renewed(server, at(300), ms(1000));
+    }
+    lease.met(2, met(9));
+    lease.not_ours(2);
+    assert_eq!(lease.actions(), [Heal(2)]);
+    // It restarted meanwhile, and may have forgotten who had the key.
+    let plain = ServerLease {
+        token: None,
+        ..by(10, 310)
+    };
+    lease.held(2, plain, at(320));
+    lease.not_ours(0);
     assert_eq!(lease.ends_at(), None);
 }

@@ -145,6 +145,7 @@ impl QuorumState {
                         token: Some(token),
                         remaining: ms(u64::from(TTL) * TICK_MS),
                         sent_at: now,
+                        run_id: UNKNOWN_RUN_ID,
                     };
                     attempt.raised(server, lease, now);
                     actions.extend(attempt.actions());
@@ -230,6 +231,7 @@ impl QuorumState {
             token: Some(token),
             remaining: ms(u64::from(left) * TICK_MS),
             sent_at: now_of(sent),
+            run_id: UNKNOWN_RUN_ID,
         };
         match answer {
             ModelAnswer::Held(token, left) => attempt.held(server, lease(token, left), now),

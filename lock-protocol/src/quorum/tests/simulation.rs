@@ -1,5 +1,6 @@
-//! Clients that drive the machines over a network that loses, delays and reorders messages, and
-//! servers that restart.
+//! Clients that drive the machines over a network that loses, delays and reorders messages, and servers that restart.
+//! Each client knows the servers by addresses, which come to lead to other servers, and each server's clock may have
+//! been set forward after a restart. As in the driver, only [`Members`] says which servers count.
 
 mod clients;
 mod servers;
@@ -12,6 +13,8 @@ use proptest::prelude::*;
 const TTL_US: u64 = 1_000_000;
 const QUARANTINE_US: u64 = 2_000_000;
 const END_US: u64 = 40_000_000;
+/// How far a server's clock may have been set forward.
+const CLOCK_STEP_US: u64 = 60_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rounds {
@@ -29,6 +32,13 @@ enum Memory {
     Lost,
     /// A restarted server is empty, and counts at once.
     LostWithoutQuarantine,
+}
+
+/// Which servers take a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SimAdmission {
+    Trusted,
+    Any,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +65,6 @@ enum SimEvent {
     AtServer {
         call: SimCall,
         command: SimCommand,
-        run: u64,
     },
     AtClient {
         call: SimCall,
@@ -66,25 +75,59 @@ enum SimEvent {
         number: u64,
     },
     Crash,
+    /// A name comes to lead to another server, or back to its own.
+    Move,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct SimCall {
     client: usize,
     owner: u64,
-    server: usize,
+    /// The number of the server for the machines.
+    address: usize,
+    process: SimProcess,
+    /// The process wasn't in quarantine.
+    counts: bool,
     sent_at: Moment,
     number: u64,
 }
 
-#[derive(Default)]
+impl SimCall {
+    fn met(&self) -> MetProcess {
+        MetProcess {
+            run_id: self.process.run_id(),
+            counts: self.counts,
+        }
+    }
+}
+
+/// One run of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SimProcess {
+    server: usize,
+    run: usize,
+}
+
+impl SimProcess {
+    fn run_id(self) -> u64 {
+        (self.server as u64 + 1) << 32 | self.run as u64
+    }
+}
+
 struct SimServer {
     key: Option<SimKey>,
     counter: u64,
-    run: u64,
     up_from: u64,
-    /// When it lost its memory.
-    forgot_at: Option<u64>,
+    /// How much longer than it ran it says that it runs.
+    clock_step: u64,
+    /// When each earlier run ended.
+    ends: Vec<u64>,
+}
+
+impl SimServer {
+    fn run(&self) -> usize {
+        self.ends.len()
+    }
 }
 
 struct SimKey {
@@ -114,8 +157,11 @@ struct SimClient {
     held: HashMap<usize, ServerLease>,
     /// The holder that an attempt saw.
     seen: u64,
-    /// The run of each server as this lease knows it.
-    runs: Vec<u64>,
+    members: Members,
+    /// The server to which a new connection to each address leads.
+    leads_to: Vec<usize>,
+    /// The process to which the last connection to each address led.
+    connected: Vec<Option<SimProcess>>,
 }
 
 impl SimClient {
@@ -135,6 +181,7 @@ struct Findings {
     regressions: usize,
     heals: usize,
     renewals: usize,
+    duplicates: usize,
 }
 
 struct Sim {
@@ -168,10 +215,17 @@ fn simulate(seed: u64, rounds: Rounds, memory: Memory) -> Findings {
         // The counters have no order: each server is somewhere else.
         let counter = sim.below_u64(1000);
         sim.servers.push(SimServer {
+            key: None,
             counter,
-            ..SimServer::default()
+            up_from: 0,
+            clock_step: CLOCK_STEP_US,
+            ends: Vec::new(),
         });
     }
+    let quarantine = match memory {
+        Memory::Lost => Duration::from_micros(QUARANTINE_US),
+        Memory::Kept | Memory::LostWithoutQuarantine => Duration::ZERO,
+    };
     for client in 0..4 {
         let (offset, rate) = (sim.below_u64(1 << 40), 995 + sim.below_u64(11));
         sim.clients.push(SimClient {
@@ -183,12 +237,18 @@ fn simulate(seed: u64, rounds: Rounds, memory: Memory) -> Findings {
             open_calls: HashSet::new(),
             held: HashMap::new(),
             seen: 0,
-            runs: vec![0; servers],
+            members: Members::new(servers, quarantine),
+            leads_to: (0..servers).collect(),
+            connected: vec![None; servers],
         });
+        for address in 0..servers {
+            sim.connect(client, address);
+        }
         let wake = sim.below_u64(TTL_US);
         sim.wake_at(client, wake);
     }
     sim.at(TTL_US, SimEvent::Crash);
+    sim.at(TTL_US, SimEvent::Move);
     while let Some(((time, _), event)) = sim.events.pop_first() {
         if time > END_US {
             break;
@@ -238,14 +298,9 @@ impl Sim {
         self.at(time.max(self.now + 1), SimEvent::Wake { client, number });
     }
 
-    fn in_quarantine(&self, server: usize) -> bool {
-        let forgot = self.servers[server].forgot_at;
-        self.memory == Memory::Lost && forgot.is_some_and(|at| self.now < at + QUARANTINE_US)
-    }
-
     fn handle(&mut self, event: &SimEvent) {
         match *event {
-            SimEvent::AtServer { call, command, run } => self.at_server(call, command, run),
+            SimEvent::AtServer { call, command } => self.at_server(call, command),
             SimEvent::AtClient { call, answer } => {
                 let client = &mut self.clients[call.client];
                 if client.owner == call.owner {
@@ -260,28 +315,46 @@ impl Sim {
             }
             SimEvent::Wake { .. } => {}
             SimEvent::Crash => self.crash(),
+            SimEvent::Move => self.move_name(),
         }
     }
 
-    fn send(&mut self, client: usize, server: usize, command: SimCommand) {
+    /// Sends a command over a new connection, or over one to the same process. Returns `false` if there is none, or if
+    /// the server doesn't count and the command is for those that do.
+    fn send(
+        &mut self,
+        client: usize,
+        address: usize,
+        command: SimCommand,
+        admission: SimAdmission,
+    ) -> bool {
+        let Some((process, counts)) = self.connect(client, address) else {
+            return false;
+        };
+        if admission == SimAdmission::Trusted && !counts {
+            return false;
+        }
         self.sequence += 1;
-        let (number, run) = (self.sequence, self.servers[server].run);
+        let number = self.sequence;
         let now = self.now;
         let state = &mut self.clients[client];
         let call = SimCall {
             client,
             owner: state.owner,
-            server,
+            address,
+            process,
+            counts,
             sent_at: state.clock(now),
             number,
         };
         state.open_calls.insert(number);
         if let Some(delay) = self.delay() {
-            let event = SimEvent::AtServer { call, command, run };
+            let event = SimEvent::AtServer { call, command };
             self.at(now + delay, event);
         }
         let answer = SimAnswer::TimedOut;
         self.at(now + TTL_US / 4, SimEvent::AtClient { call, answer });
+        true
     }
 }
 
@@ -295,6 +368,7 @@ fn survey(seeds: u64, rounds: Rounds, memory: Memory) -> Findings {
         sum.regressions += run.regressions;
         sum.heals += run.heals;
         sum.renewals += run.renewals;
+        sum.duplicates += run.duplicates;
     }
     sum
 }
@@ -305,7 +379,7 @@ fn two_rounds_with_restarts_that_remember_exclude_and_keep_tokens_in_order() {
     eprintln!("simulated: {sum:?}");
     assert_eq!((sum.overlaps, sum.regressions), (0, 0), "{sum:?}");
     assert!(sum.grants > 1000 && sum.renewals > 1000, "{sum:?}");
-    assert!(sum.heals > 100, "{sum:?}");
+    assert!(sum.heals > 100 && sum.duplicates > 100, "{sum:?}");
 }
 
 #[test]

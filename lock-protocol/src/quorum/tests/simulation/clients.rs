@@ -4,7 +4,11 @@ use super::*;
 
 impl Sim {
     pub(super) fn feed(&mut self, call: SimCall, answer: SimAnswer) {
-        let (server, sent_at) = (call.server, call.sent_at);
+        let (server, sent_at) = (call.address, call.sent_at);
+        // The reply may be of a process that came after the one that was asked.
+        let run = self.servers[call.process.server].run();
+        let is_same = self.clients[call.client].connected[server] == Some(call.process)
+            && run == call.process.run;
         let has_tokens = self.rounds != Rounds::WithoutTokens;
         let client = &mut self.clients[call.client];
         let now = client.clock(self.now);
@@ -12,6 +16,7 @@ impl Sim {
             token: has_tokens.then_some(token),
             remaining,
             sent_at,
+            run_id: call.process.run_id(),
         };
         match &mut client.phase {
             SimPhase::Idle => {}
@@ -50,9 +55,17 @@ impl Sim {
                     SimAnswer::Raised(token, remaining) => {
                         machine.raised(server, lease(token, remaining), now);
                     }
-                    SimAnswer::Renewed(remaining) => machine.renewed(server, sent_at, remaining),
-                    SimAnswer::NotOurs => machine.not_ours(server),
-                    SimAnswer::TimedOut => machine.failed(server),
+                    SimAnswer::Renewed(remaining) if is_same => {
+                        machine.met(server, call.met());
+                        machine.renewed(server, sent_at, remaining);
+                    }
+                    SimAnswer::NotOurs => {
+                        if is_same {
+                            machine.met(server, call.met());
+                        }
+                        machine.not_ours(server);
+                    }
+                    SimAnswer::Renewed(_) | SimAnswer::TimedOut => machine.failed(server),
                 }
                 if let RenewalRound::Renewed { ends_at } = machine.round()
                     && now < *until
@@ -89,7 +102,6 @@ impl Sim {
                 self.wake_at(client, next);
             }
             SimPhase::Holding { .. } => {
-                self.look_for_restarts(client);
                 let state = &mut self.clients[client];
                 if let SimPhase::Holding { lease, .. } = &mut state.phase {
                     lease.begin_round(now);
@@ -101,21 +113,6 @@ impl Sim {
         }
     }
 
-    fn look_for_restarts(&mut self, client: usize) {
-        for server in 0..self.servers.len() {
-            let (run, quarantined) = (self.servers[server].run, self.in_quarantine(server));
-            let state = &mut self.clients[client];
-            if let SimPhase::Holding { lease, .. } = &mut state.phase {
-                if self.memory == Memory::Lost && state.runs[server] != run {
-                    lease.restarted(server);
-                } else if !quarantined {
-                    lease.trusted(server);
-                }
-            }
-            state.runs[server] = run;
-        }
-    }
-
     fn start(&mut self, client: usize) {
         self.sequence += 1;
         let owner = self.sequence;
@@ -124,15 +121,15 @@ impl Sim {
             // Not the order of the other clients: the votes may split.
             order.rotate_left(client % self.servers.len());
         }
-        order.retain(|server| !self.in_quarantine(*server));
-        let runs = self.servers.iter().map(|server| server.run).collect();
         let servers = self.servers.len();
+        let true_now = self.now;
         let state = &mut self.clients[client];
+        let now = state.clock(true_now);
+        let members = &state.members;
+        order.retain(|server| members.standing(*server, now) != Some(Standing::Quarantined));
         state.owner = owner;
-        state.runs = runs;
         state.held.clear();
         state.open_calls.clear();
-        let now = state.clock(self.now);
         state.phase = SimPhase::Acquiring(QuorumAcquire::new(servers, ttl(), now, order));
         self.pump(client);
     }
@@ -169,57 +166,68 @@ impl Sim {
 
     /// Returns whether the machine got an event meanwhile.
     fn act(&mut self, client: usize, action: QuorumAction) -> bool {
-        match action {
-            QuorumAction::Acquire(server) => {
-                if self.in_quarantine(server) {
-                    let state = &mut self.clients[client];
-                    let now = state.clock(self.now);
-                    if let SimPhase::Acquiring(machine) = &mut state.phase {
-                        machine.failed(server, now);
-                    }
-                    return true;
-                }
-                self.send(client, server, SimCommand::Acquire);
-            }
+        let (server, command, admission) = match action {
+            QuorumAction::Acquire(server) => (server, SimCommand::Acquire, SimAdmission::Trusted),
             QuorumAction::Raise(server, token) => {
                 let state = &mut self.clients[client];
                 let now = state.clock(self.now);
-                if let (Rounds::One, SimPhase::Acquiring(machine)) = (self.rounds, &mut state.phase)
-                {
-                    let lease = ServerLease {
-                        token: Some(token),
-                        ..state.held[&server]
-                    };
-                    machine.raised(server, lease, now);
-                    return true;
-                }
-                self.send(client, server, SimCommand::Raise(token));
+                let admission = match &mut state.phase {
+                    SimPhase::Acquiring(machine) if self.rounds == Rounds::One => {
+                        let lease = ServerLease {
+                            token: Some(token),
+                            ..state.held[&server]
+                        };
+                        machine.raised(server, lease, now);
+                        return true;
+                    }
+                    SimPhase::Acquiring(_) => SimAdmission::Trusted,
+                    _ => SimAdmission::Any,
+                };
+                (server, SimCommand::Raise(token), admission)
             }
             QuorumAction::SetToken(server, token) => {
-                self.send(client, server, SimCommand::SetToken(token));
+                (server, SimCommand::SetToken(token), SimAdmission::Any)
             }
-            QuorumAction::Renew(server) => self.send(client, server, SimCommand::Renew),
+            QuorumAction::Renew(server) => (server, SimCommand::Renew, SimAdmission::Any),
             QuorumAction::Heal(server) => {
                 self.findings.heals += 1;
-                self.send(client, server, SimCommand::Acquire);
+                (server, SimCommand::Acquire, SimAdmission::Any)
             }
-            QuorumAction::CancelAll => {}
+            QuorumAction::CancelAll => return false,
             QuorumAction::Wait { until } => {
                 let time = self.clients[client].true_time(until);
                 self.wake_at(client, time);
+                return false;
+            }
+        };
+        let is_sent = self.send(client, server, command, admission);
+        if !is_sent {
+            let state = &mut self.clients[client];
+            let now = state.clock(self.now);
+            match &mut state.phase {
+                SimPhase::Idle => {}
+                SimPhase::Acquiring(machine) => machine.failed(server, now),
+                SimPhase::Holding { lease, .. } => lease.failed(server),
             }
         }
-        false
+        !is_sent
     }
 
     fn granted(
         &mut self,
         client: usize,
         token: Option<FencingToken>,
-        lease: QuorumLease,
+        mut lease: QuorumLease,
         until: Moment,
     ) {
         self.findings.grants += 1;
+        let state = &mut self.clients[client];
+        let now = state.clock(self.now);
+        for server in 0..self.servers.len() {
+            if let Some(process) = state.members.process(server, now) {
+                lease.met(server, process);
+            }
+        }
         if let Some(token) = token {
             self.findings.regressions += usize::from(token <= self.highest);
             self.highest = self.highest.max(token);
@@ -242,7 +250,7 @@ impl Sim {
     /// Cancels at all servers, and begins anew after a pause.
     fn let_go(&mut self, client: usize, longest_pause: u64) {
         for server in 0..self.servers.len() {
-            self.send(client, server, SimCommand::Cancel);
+            self.send(client, server, SimCommand::Cancel, SimAdmission::Any);
         }
         self.sequence += 1;
         let state = &mut self.clients[client];

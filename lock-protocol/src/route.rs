@@ -5,11 +5,13 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::redirect::{Destination, Redirect};
 
+mod freeing;
 #[cfg(test)]
 mod properties;
 mod slots;
 mod view;
 
+pub use freeing::{Freeing, FreeingStep, KeyFreed, ReleaseEnd};
 pub use slots::{HashSlot, SLOTS, SlotMap, channel_tag, slot_of};
 pub use view::ClusterView;
 

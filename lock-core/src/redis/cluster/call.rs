@@ -12,14 +12,13 @@ use lock_protocol::cleanup::ReleaseRequest;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::op::{OpKind, Outcome};
 use lock_protocol::redirect::{Destination, Redirect};
-use lock_protocol::route::{HashSlot, RouteAttempt, RouteEnd, RouteFailure, RouteStep};
+use lock_protocol::route::{
+    Freeing, FreeingStep, HashSlot, KeyFreed, ReleaseEnd, RouteAttempt, RouteEnd, RouteFailure,
+    RouteStep,
+};
 
 /// How long a call waits for a connection to a node that seems to be down, before it asks for the owner again.
 const CONNECTING: Duration = Duration::from_millis(100);
-
-/// How often a release finds its slot moving before it frees the key alone. A slot that moves in one step is open for a
-/// moment only.
-const TRIES_BEFORE_FREE: u32 = 2;
 
 /// Runs calls whose keys are in one slot, and follows the replies of the nodes until no other node can help. If the first
 /// call of a set fails, no lock of it was acquired.
@@ -61,17 +60,16 @@ pub(super) async fn run(
     }
 }
 
-/// Releases a lock. If its slot moves, its key is freed alone first: the next holder must not wait for the end of the
-/// move.
+/// Releases a lock, also while its slot moves.
 async fn release(
     nodes: &Arc<ClusterNodes>,
     call: &mut Call<'_>,
     request: &ReleaseRequest,
     deadline: Deadline,
 ) {
-    let mut may_free = request.key.dialect().scheme().is_none();
-    let mut has_freed = false;
-    let mut unconfirmed = None;
+    let mut freeing = Freeing::new(request.key.dialect().scheme().is_none());
+    // Why it isn't known whether the key was freed.
+    let mut unknown = None;
     let Some(mut routed) = RoutedCall::begin(nodes, call, deadline) else {
         return;
     };
@@ -82,10 +80,9 @@ async fn release(
                 Store::call(&*node, calls, Together::Each, deadline).await;
                 match &mut call.outcome {
                     Some(Ok(Outcome::Released(outcome))) => {
-                        outcome.was_owner |= has_freed;
-                        // This release may have freed the key. The caller repeats it, and knows whether the lock was valid.
-                        if let (Some(error), false) = (unconfirmed, outcome.was_owner) {
-                            call.outcome = Some(Err(error));
+                        match freeing.ended(outcome.was_owner) {
+                            ReleaseEnd::Known { was_owner } => outcome.was_owner = was_owner,
+                            ReleaseEnd::Unknown => call.outcome = unknown.map(Err),
                         }
                         return;
                     }
@@ -95,49 +92,60 @@ async fn release(
             }
             Err(error) => error,
         };
-        if let Err(error) = routed.follow(error).await {
-            call.outcome = Some(Err(error));
-            return;
+        match routed.follow(error).await {
+            Ok(Followed::SlotMoves) => freeing.slot_moves(),
+            Ok(Followed::Elsewhere) => {}
+            Err(error) => {
+                call.outcome = Some(Err(error));
+                return;
+            }
         }
         call.begin_again();
-        if may_free && routed.tries_again >= TRIES_BEFORE_FREE {
-            let freed = free_key(nodes, request, &mut unconfirmed, deadline).await;
-            if let Ok(was_owner) = freed {
-                (may_free, has_freed) = (false, was_owner);
-            }
+        if freeing.next() == FreeingStep::FreeKey {
+            let freed = free_key(nodes, request, &mut freeing, deadline).await;
+            unknown = freed.err().or(unknown);
         }
     }
 }
 
-/// Frees the key of a lock alone. Returns whether the lock had it. An error after which the key may be free goes to
-/// `unconfirmed`.
+/// Frees the key of a lock alone. Returns an error if the key may be free, and only the reply is missing.
 async fn free_key(
     nodes: &Arc<ClusterNodes>,
     request: &ReleaseRequest,
-    unconfirmed: &mut Option<LockError>,
+    freeing: &mut Freeing,
     deadline: Deadline,
-) -> Result<bool, LockError> {
+) -> Result<(), LockError> {
+    let mut unknown = Ok(());
     let mut call = Call::new(OpKind::FreeKey(request));
-    let mut routed = RoutedCall::begin(nodes, &call, deadline).ok_or(LockError::NoRuntime)?;
+    let Some(mut routed) = RoutedCall::begin(nodes, &call, deadline) else {
+        return unknown;
+    };
     loop {
         let error = match routed.target().await {
             Ok(node) => {
                 let calls = &mut [&mut call];
                 Store::call(&*node, calls, Together::Each, deadline).await;
                 match &call.outcome {
-                    Some(Ok(Outcome::KeyFreed { was_owner })) => return Ok(*was_owner),
+                    Some(Ok(Outcome::KeyFreed { was_owner })) => {
+                        let was_owner = *was_owner;
+                        freeing.freed(KeyFreed::Done { was_owner });
+                        return unknown;
+                    }
                     Some(Err(error)) => {
                         if may_have_run(error) {
-                            *unconfirmed = Some(error.clone());
+                            freeing.freed(KeyFreed::Unknown);
+                            unknown = Err(error.clone());
                         }
                         error.clone()
                     }
-                    _ => return Err(LockError::unreadable()),
+                    _ => return unknown,
                 }
             }
             Err(error) => error,
         };
-        routed.follow(error).await?;
+        if routed.follow(error).await.is_err() {
+            return unknown;
+        }
         call.begin_again();
     }
 }
@@ -151,12 +159,19 @@ struct RoutedCall<'a> {
     /// The node that a reply named, and whether the key is on its way to it.
     next: Option<(Arc<ClusterNode>, bool)>,
     current: Option<Arc<ClusterNode>>,
-    /// How often the slot was found to be moving.
-    tries_again: u32,
     /// Whether the node has to know its epoch.
     gives_tokens: bool,
     /// Whether the last node had a connection, so that the call may have been sent.
     was_sent: bool,
+}
+
+/// What an error of a call was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Followed {
+    /// The call waited for its slot.
+    SlotMoves,
+    /// Another node runs the call, or the same one after a pause.
+    Elsewhere,
 }
 
 /// The node that runs the call now.
@@ -192,7 +207,6 @@ impl<'a> RoutedCall<'a> {
             attempt: RouteAttempt::new(Clock::System.now().plus(deadline.left())),
             next: None,
             current: None,
-            tries_again: 0,
             gives_tokens,
             was_sent: false,
         })
@@ -216,7 +230,7 @@ impl<'a> RoutedCall<'a> {
     }
 
     /// Decides the next step after an error. Returns the error if neither another node nor a pause helps.
-    async fn follow(&mut self, error: LockError) -> Result<(), LockError> {
+    async fn follow(&mut self, error: LockError) -> Result<Followed, LockError> {
         let failure = if self.was_sent {
             failure_of(&error)
         } else {
@@ -239,8 +253,8 @@ impl<'a> RoutedCall<'a> {
                 self.next = address.map(|address| (self.nodes.node(&address), true));
             }
             RouteStep::Pause(pause) => {
-                self.tries_again += 1;
                 tokio::time::sleep(pause).await;
+                return Ok(Followed::SlotMoves);
             }
             RouteStep::PauseAndRefresh(pause) => {
                 self.nodes.want_refresh();
@@ -251,7 +265,7 @@ impl<'a> RoutedCall<'a> {
                 return Err(given_up(reason, error));
             }
         }
-        Ok(())
+        Ok(Followed::Elsewhere)
     }
 
     async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {

@@ -106,6 +106,26 @@ fn no_files_below_redis_form_a_circle() {
 }
 
 #[test]
+fn cluster_and_quorum_do_not_know_each_other() {
+    let sources = sources("lock-core/src/redis");
+    let known: Vec<_> = sources.iter().map(|(file, _)| file.clone()).collect();
+    let is_of = |file: &str, route: &str| file.starts_with(&format!("lock-core/src/redis/{route}"));
+    let mut faults = Vec::new();
+    for (own, other) in [("cluster", "quorum"), ("quorum", "cluster")] {
+        let files = sources.iter().filter(|(file, _)| is_of(file, own));
+        let mut count = 0;
+        for (file, words) in files {
+            count += 1;
+            let used = used_files(file, words, &known);
+            let used = used.into_iter().filter(|used| is_of(used, other));
+            faults.extend(used.map(|used| format!("{file} uses {used}")));
+        }
+        assert!(count > 5, "{count} files of the {own}");
+    }
+    report(&faults);
+}
+
+#[test]
 fn only_those_who_make_a_store_know_which_it_is() {
     let mut faults = Vec::new();
     for (file, words) in sources("lock-core/src/") {

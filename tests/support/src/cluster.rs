@@ -284,9 +284,13 @@ impl RedisCluster {
         }
         eventually(STEP, || {
             self.nodes.iter().all(serves)
-                && primaries.iter().zip(replicas).all(|(primary, _)| {
-                    let info = primary.cli(&["INFO", "replication"]);
-                    info.text().contains("state=online")
+                && primaries.iter().zip(replicas).all(|(primary, replica)| {
+                    let says = |node: &RedisServer, text| {
+                        let info = node.cli(&["INFO", "replication"]);
+                        info.text().contains(text)
+                    };
+                    // A replica that still loads cannot take over.
+                    says(primary, "state=online") && says(replica, "master_link_status:up")
                 })
         });
         self.wait_stable();

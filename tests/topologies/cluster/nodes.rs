@@ -121,6 +121,25 @@ async fn one_attempt_outlasts_a_failover() {
     held.release().await.unwrap();
 }
 
+/// The epoch of a node is unknown after a while without calls. One caller asks for it when the node dies, and the other
+/// one waits for that answer.
+#[tokio::test]
+async fn attempts_that_wait_for_the_epoch_of_a_dead_node_go_to_the_next_one() {
+    let cluster = RedisCluster::start();
+    let builder = one_attempt(LockManager::builder()).command_timeout(FAILOVER);
+    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let [one, other] = ["{order:42}:a", "{order:42}:b"];
+    let held = locks.lock(one).acquire().await.unwrap();
+    held.release().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    cluster.owner_of("lock:{order:42}:a").kill9();
+    let attempt = |name| locks.lock(name).acquire();
+    let (one, other) = tokio::join!(attempt(one), attempt(other));
+    for held in [one, other] {
+        held.unwrap().release().await.unwrap();
+    }
+}
+
 /// There are no notifications in RESP2, so nothing waits for a subscription.
 #[tokio::test]
 async fn ping_in_resp2_returns_at_once() {

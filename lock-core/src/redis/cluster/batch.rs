@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::super::errors::timed_out;
-use super::call::{self, is_about_route, may_give_tokens, wait_connected};
+use super::call::{self, connected, is_about_route, may_give_tokens};
 use super::nodes::{ClusterNode, ClusterNodes};
 use crate::store::{Boxed, Call, Store, Together, fail_all};
 use lock_protocol::clock::{Clock, Deadline};
@@ -128,7 +128,7 @@ fn groups<'a, 'o>(
 
 /// Runs the calls of one node, if it can be reached.
 async fn run_group(owner: &ClusterNode, calls: &mut [&mut Call<'_>], deadline: Deadline) {
-    if wait_connected(&owner.server, deadline).await.is_err() {
+    if connected(&owner.server, deadline).await.is_err() {
         // Without an outcome, they go out alone.
         return;
     }

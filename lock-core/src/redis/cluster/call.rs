@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::connection::Connection;
 use super::super::deployment::NodeAddress;
 use super::super::single::RedisStore;
 use super::nodes::{ClusterNode, ClusterNodes};
@@ -161,7 +162,7 @@ struct RoutedCall<'a> {
     current: Option<Arc<ClusterNode>>,
     /// Whether the node has to know its epoch.
     gives_tokens: bool,
-    /// Whether the last node had a connection, so that the call may have been sent.
+    /// Whether the last node was ready, so that the call may have been sent.
     was_sent: bool,
 }
 
@@ -221,11 +222,11 @@ impl<'a> RoutedCall<'a> {
         self.current = Some(Arc::clone(&node));
         let target = Target { node, is_asking };
         self.was_sent = false;
-        wait_connected(&target, self.deadline).await?;
-        self.was_sent = true;
+        let _connection = connected(&target, self.deadline).await?;
         if self.gives_tokens {
             target.node.know_epoch(self.deadline.left()).await?;
         }
+        self.was_sent = true;
         Ok(target)
     }
 
@@ -285,13 +286,16 @@ pub(super) fn may_give_tokens(kind: &OpKind<'_>) -> bool {
 }
 
 /// Waits for a connection to a node; only briefly if the node seems to be down. By then another node may own the slot.
-pub(super) async fn wait_connected(node: &RedisStore, deadline: Deadline) -> Result<(), LockError> {
+pub(super) async fn connected(
+    node: &RedisStore,
+    deadline: Deadline,
+) -> Result<Arc<Connection>, LockError> {
     let pool = &node.client.pool;
     loop {
         let left = deadline.left();
         let connecting = Deadline::after(Clock::System, left.min(CONNECTING));
         let error = match pool.for_current_runtime(connecting).await {
-            Ok(_connection) => return Ok(()),
+            Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
         if left <= CONNECTING || pool.seems_down() || !error.is_retryable() {

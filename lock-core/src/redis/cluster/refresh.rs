@@ -12,6 +12,7 @@ use super::super::errors::of_several;
 use super::super::handshake::{check_role, unknown_epoch};
 use super::super::membership::{Shared, ids_of};
 use super::super::node::EpochReply;
+use super::call::connected;
 use super::map;
 use super::names::NodeNames;
 use super::nodes::{ClusterNode, ClusterNodes, Judgement, MAX_NODES, Told};
@@ -395,8 +396,8 @@ impl ClusterNode {
 /// A replica has the epoch of its primary, which is not its own if it takes over. So the role comes first.
 async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError> {
     let deadline = Deadline::after(Clock::System, limit);
-    let pool = &node.server.client.pool;
-    let connection = pool.for_current_runtime(deadline).await?;
+    // The node may have died while another caller asked it.
+    let connection = connected(&node.server, deadline).await?;
     let questions = |out: &mut CommandBuf<'_>| {
         out.command("ROLE");
         out.command("TIME");
@@ -429,7 +430,7 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
     let epoch = epoch.unwrap_or_default();
     let reply = EpochReply {
         asked,
-        lead_us: pool.connector.config.lead_us(epoch),
+        lead_us: node.server.client.pool.connector.config.lead_us(epoch),
         server_us,
     };
     for of in [&node.server, &node.asking] {

@@ -204,6 +204,15 @@ impl QuorumLease {
         }
     }
 
+    /// Tells a lease that was just granted to which process the last connection led. What a server has confirmed stays:
+    /// the first renewal shows whether it still has the key.
+    pub fn met_at_grant(&mut self, server: usize, process: MetProcess) {
+        let known = self.servers.get(server);
+        if known.is_some_and(|known| known.confirmed_by.is_none()) {
+            self.met(server, process);
+        }
+    }
+
     /// The server has restarted. It does not count until this lease is healed there.
     pub(super) fn restarted(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {

@@ -253,7 +253,7 @@ impl QuorumAttempt {
         };
         for (number, server) in self.servers.all().enumerate() {
             if let Some(process) = server.process() {
-                lease.met(number, process);
+                lease.met_at_grant(number, process);
             }
         }
         for (number, _) in self.is_answered.iter().enumerate().filter(|(_, it)| **it) {

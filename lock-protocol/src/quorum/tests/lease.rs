@@ -368,3 +368,16 @@ fn healing_that_another_process_confirmed_does_not_count() {
     lease.not_ours(0);
     assert_eq!(lease.ends_at(), None);
 }
+
+#[test]
+fn restart_before_the_grant_takes_no_vote_of_it() {
+    let granted = [Some(by(7, 0)), Some(by(8, 0)), None];
+    let mut lease = QuorumLease::new(ttl(), Some(token(40)), granted.into_iter());
+    let restarted = |run_id| MetProcess {
+        run_id,
+        counts: false,
+    };
+    lease.met_at_grant(0, restarted(9));
+    lease.met_at_grant(2, restarted(10));
+    assert_eq!(lease.ends_at(), Some(at(988)));
+}

@@ -225,7 +225,7 @@ impl Sim {
         let now = state.clock(self.now);
         for server in 0..self.servers.len() {
             if let Some(process) = state.members.process(server, now) {
-                lease.met(server, process);
+                lease.met_at_grant(server, process);
             }
         }
         if let Some(token) = token {

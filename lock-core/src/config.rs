@@ -196,6 +196,18 @@ impl Settings {
         }
     }
 
+    /// Drops what only connecting needs: the source of user and password, and the bytes of certificates and keys.
+    pub(crate) fn forget_secrets(&mut self) {
+        #[cfg(feature = "redis")]
+        {
+            self.credentials = None;
+        }
+        #[cfg(feature = "__tls")]
+        {
+            self.tls = None;
+        }
+    }
+
     fn check_prefix(&self) -> Result<(), LockError> {
         let advice = if self.prefix.contains(['{', '}']) {
             "use no braces; put the hash tag into the name"

@@ -37,29 +37,32 @@ pub(crate) async fn connect(
 ) -> Result<Arc<dyn Store>, LockError> {
     let deadline = Deadline::after(Clock::System, settings.command_timeout);
     let kind = DeploymentKind::of(&deployment.topology);
-    let reading = tls_clients(deployment.servers(), settings, &reporter);
-    let clients = read_in_time(deadline, reading).await?;
-    let config = |deployment: &Deployment| {
-        let tls = clients
-            .iter()
-            .find(|(files, _)| Some(files) == deployment.tls.as_ref());
+    // Begins when it is awaited: what is refused is refused before any file is read.
+    let reading = read_in_time(
+        deadline,
+        tls_clients(deployment.servers(), settings, &reporter),
+    );
+    let config = |deployment: &Deployment, clients: &[(TlsFiles, SharedTls)]| {
+        let of_files = |(files, _): &&(_, _)| Some(files) == deployment.tls.as_ref();
+        let tls = clients.iter().find(of_files);
         let tls = tls.map(|(_, client)| SharedTls::clone(client));
         NodeConfig::new(deployment, kind, tls, settings, &notifications, &reporter)
     };
     // In boxes, because each of these futures is large, and only one of them runs.
     match &deployment.topology {
         Topology::Standalone(address) => {
-            let store = RedisStore::at_address(&config(&deployment)?, address);
+            let config = config(&deployment, &reading.await?)?;
+            let store = RedisStore::at_address(&config, address);
             let connection = store.client.pool.first(deadline.left()).await?;
             Box::pin(checked(store, &connection, settings, deadline)).await
         }
         Topology::Sentinel(sentinels) => {
-            let config = config(&deployment)?;
+            let config = config(&deployment, &reading.await?)?;
             Box::pin(behind_sentinels(&config, sentinels, deadline)).await
         }
         #[cfg(feature = "cluster")]
         Topology::Cluster(seeds) => {
-            let config = config(&deployment)?;
+            let config = config(&deployment, &reading.await?)?;
             Box::pin(in_cluster(config, seeds, deadline)).await
         }
         #[cfg(feature = "quorum")]
@@ -70,9 +73,10 @@ pub(crate) async fn connect(
         }),
         #[cfg(feature = "quorum")]
         Topology::Quorum(servers) => {
+            let clients = reading.await?;
             let server = |server: &Deployment| match &server.topology {
                 Topology::Standalone(address) => {
-                    Ok(RedisStore::at_address(&config(server)?, address))
+                    Ok(RedisStore::at_address(&config(server, &clients)?, address))
                 }
                 _ => Err(LockError::advised(
                     BackendErrorKind::InvalidUrl,

@@ -88,7 +88,9 @@ impl NodeConfig {
         reporter: &Arc<Reporter>,
     ) -> Result<Arc<Self>, LockError> {
         let login = &deployment.login;
-        let provider = settings.credentials.clone();
+        let mut settings = settings.clone();
+        let provider = settings.credentials.take();
+        settings.forget_secrets();
         if provider.is_some() && (login.user.is_some() || login.password.is_some()) {
             return Err(LockError::advised(
                 BackendErrorKind::InvalidUrl,
@@ -105,9 +107,9 @@ impl NodeConfig {
             protocol: login.protocol,
             tls,
             kind,
-            client_name: client_name(settings, deployment),
+            client_name: client_name(&settings, deployment),
             credentials: credentials.map(Arc::new),
-            settings: settings.clone(),
+            settings,
             deadlines: SharedDeadlines::default(),
             notifications: Arc::clone(notifications),
             reporter: Arc::clone(reporter),
@@ -226,7 +228,7 @@ mod tests {
     use crate::redis::url::parse;
 
     #[test]
-    fn name_of_a_connection_is_that_of_the_builder_the_url_or_the_label() {
+    fn connection_is_named_by_the_builder_the_url_or_the_label() {
         let plain = "redis://h";
         let named = "redis://h/1?client_name=my%20app";
         let unix = "unix:///s?db=1&client_name=x";

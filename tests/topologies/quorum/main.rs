@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, LockError, LockManager, LockManagerBuilder};
+use lock_core::{BackendErrorKind, Confirm, LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::SOON;
 use test_support::resp::Reply;
 use test_support::tls::shown;
@@ -318,6 +318,27 @@ async fn same_server_twice_is_refused() {
     assert!(
         text.contains(&format!("127.0.0.1:{port}")) && text.contains(&format!("localhost:{port}")),
         "{text}"
+    );
+}
+
+/// A setting that no quorum has is refused before a missing certificate is.
+#[tokio::test]
+async fn confirm_is_refused_before_certificates_are_read() {
+    let missing = "rediss+quorum://a,b,c?ssl_ca_certs=/none/ca.pem";
+    let error = LockManager::builder()
+        .confirm(Confirm::replicas(1))
+        .connect(missing)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            LockError::InvalidSetting {
+                setting: "confirm",
+                ..
+            }
+        ),
+        "{error}"
     );
 }
 

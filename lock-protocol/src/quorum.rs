@@ -71,8 +71,8 @@ pub struct MetProcess {
     pub counts: bool,
 }
 
-/// Returns whether two votes are from one server: two addresses came to lead there, one after the other.
-fn is_one_server(one: u64, other: u64) -> bool {
+/// Returns whether two votes are from one process: two addresses came to lead there, one after the other.
+fn is_one_process(one: u64, other: u64) -> bool {
     one == other && one != UNKNOWN_RUN_ID
 }
 

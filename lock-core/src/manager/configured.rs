@@ -247,7 +247,7 @@ mod redis {
         ///
         /// # Errors
         /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
-        ///   twice, and for a URL that is no single server's.
+        ///   twice, and for a URL that doesn't name a single server.
         /// - [`LockError::NoQuorum`] when fewer than a majority reply within the command timeout.
         /// - [`LockError::InvalidSetting`] when the builder has a URL or an endpoint.
         /// - The errors of [`connect`](Self::connect).

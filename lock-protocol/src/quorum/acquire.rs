@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lease::QuorumLease;
-use super::{QuorumAction, ServerLease, end_of_majority, is_one_server, majority};
+use super::{QuorumAction, ServerLease, end_of_majority, is_one_process, majority};
 use crate::clock::Moment;
 use crate::fencing_token::FencingToken;
 use crate::ttl::Ttl;
@@ -263,7 +263,7 @@ impl QuorumAcquire {
             .enumerate()
             .any(|(other, vote)| match vote {
                 Vote::Held(known) | Vote::Confirmed(known) => {
-                    other != server && is_one_server(known.run_id, lease.run_id)
+                    other != server && is_one_process(known.run_id, lease.run_id)
                 }
                 _ => false,
             })

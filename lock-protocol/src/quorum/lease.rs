@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    MetProcess, QuorumAction, ServerLease, end_of_lease, end_of_majority, is_one_server, majority,
+    MetProcess, QuorumAction, ServerLease, end_of_lease, end_of_majority, is_one_process, majority,
 };
 use crate::clock::Moment;
 use crate::fencing_token::FencingToken;
@@ -326,7 +326,7 @@ impl QuorumLease {
     pub fn raised(&mut self, server: usize, lease: ServerLease, now: Moment) {
         let known = self.servers.get(server).and_then(|known| known.process);
         if known.is_some_and(|known| known != lease.run_id) {
-            // Another process confirmed it than the one that is known.
+            // The server has restarted, or the address leads elsewhere now. The next renewal shows it.
             self.failed(server);
             return;
         }
@@ -355,7 +355,7 @@ impl QuorumLease {
                 known.confirmed_by = Some(run_id);
             } else if known
                 .confirmed_by
-                .is_some_and(|by| is_one_server(by, run_id))
+                .is_some_and(|by| is_one_process(by, run_id))
             {
                 known.confirmed_by = None;
                 known.ends_at = None;

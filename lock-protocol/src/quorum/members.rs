@@ -11,11 +11,11 @@
 //! | is the known one | no new quarantine |
 //!
 //! Two addresses may lead to one server, from the beginning or after a name has moved. The address that connected first
-//! then counts, and the other is a *duplicate* until it leads to another process. Attempts and leases do the same with
-//! votes: a process has one, whichever address brought it.
+//! then counts, and the other is a *duplicate* until it leads to another process. Votes follow the same idea: an attempt
+//! keeps the first vote of a process, and a lease counts it at the address that confirmed last.
 //!
-//! A run id tells processes apart, and not servers. Without a quarantine, the new process of a server that has two
-//! addresses counts at once under either of them, so both may vote for one attempt that spans the restart.
+//! A run id changes when a server restarts. So without a quarantine, a server with two addresses can get two votes in
+//! one attempt or one renewal that spans its restart: one from each process.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! The release of a lock whose slot moves to another node.
 //!
 //! A release touches several keys: the lock, its queue, its counter. While their slot moves key by key, no node has all
-//! of them, and the release fails until the last one has moved. So the key of the lock is freed alone, by a command that
-//! any node can run which has it, and the next holder needn't wait for the end of the move. The release goes on
-//! afterwards, because only it hands the lock over and cleans up.
+//! of them, and the release fails until the last one has moved. So the key of the lock is freed alone, which any node
+//! with this key can do, and the next holder needn't wait for the end of the move. The release goes on afterwards,
+//! because only it hands the lock over and cleans up.
 //!
 //! | State | Event | Next |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 //! | | a reply to the release | the end |
 //! | free the key | freed, or not ours | only the release is repeated |
 //! | | refused | the release is repeated, and then the key is freed again |
-//! | | no reply: it may be free | as refused, but the end is known only if the release still finds the key |
+//! | | no reply: it may be free | as refused, but the end is known only if a later command still finds the key |
 
 /// How often a release finds its slot moving before it frees the key alone. A slot that moves in one step is open for a
 /// moment only.
@@ -56,7 +56,7 @@ pub struct Freeing {
 }
 
 impl Freeing {
-    /// Begins a release. Only a native lock has keys beside the one of the lock.
+    /// Begins a release. Only the release of a native lock touches several keys.
     pub fn new(is_native: bool) -> Self {
         Self {
             may_free: is_native,
@@ -131,7 +131,7 @@ mod tests {
             freeing.freed(KeyFreed::Done { was_owner });
             freeing.slot_moves();
             assert_eq!(freeing.next(), FreeingStep::Release);
-            // The release finds no key any more.
+            // The key is gone when the release arrives.
             assert_eq!(freeing.ended(false), known(was_owner));
             assert_eq!(freeing.ended(true), known(true));
         }

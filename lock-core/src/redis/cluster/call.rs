@@ -83,7 +83,10 @@ async fn release(
                     Some(Ok(Outcome::Released(outcome))) => {
                         match freeing.ended(outcome.was_owner) {
                             ReleaseEnd::Known { was_owner } => outcome.was_owner = was_owner,
-                            ReleaseEnd::Unknown => call.outcome = unknown.map(Err),
+                            ReleaseEnd::Unknown => {
+                                let error = unknown.unwrap_or_else(LockError::unreadable);
+                                call.outcome = Some(Err(error));
+                            }
                         }
                         return;
                     }
@@ -95,7 +98,7 @@ async fn release(
         };
         match routed.follow(error).await {
             Ok(Followed::SlotMoves) => freeing.slot_moves(),
-            Ok(Followed::Elsewhere) => {}
+            Ok(Followed::TriesAgain) => {}
             Err(error) => {
                 call.outcome = Some(Err(error));
                 return;
@@ -109,7 +112,7 @@ async fn release(
     }
 }
 
-/// Frees the key of a lock alone. Returns an error if the key may be free, and only the reply is missing.
+/// Frees the key of a lock alone. Returns the error of a try without a reply, which may have freed the key.
 async fn free_key(
     nodes: &Arc<ClusterNodes>,
     request: &ReleaseRequest,
@@ -166,13 +169,13 @@ struct RoutedCall<'a> {
     was_sent: bool,
 }
 
-/// What an error of a call was about.
+/// What was done about an error of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Followed {
-    /// The call waited for its slot.
+    /// The slot moves, so the call waited for it.
     SlotMoves,
     /// Another node runs the call, or the same one after a pause.
-    Elsewhere,
+    TriesAgain,
 }
 
 /// The node that runs the call now.
@@ -266,7 +269,7 @@ impl<'a> RoutedCall<'a> {
                 return Err(given_up(reason, error));
             }
         }
-        Ok(Followed::Elsewhere)
+        Ok(Followed::TriesAgain)
     }
 
     async fn resolve(&self, to: &Destination) -> Option<NodeAddress> {

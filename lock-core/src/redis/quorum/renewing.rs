@@ -312,13 +312,19 @@ impl QuorumRenewing {
             }
             RenewalReply::Healed { server, at, vote } => {
                 let is_unknown = vote.as_ref().is_err_and(|error| !error.is_refusal());
+                let process = self.servers.get(server).and_then(|it| it.process());
                 let may_have_key = is_unknown || matches!(vote, Ok(AcquireVote::Held(_)));
                 let is_held = self.on_lease(at, |held| {
                     if !is_unknown {
                         held.order.origins.answered(server);
                     }
                     match &vote {
-                        Ok(AcquireVote::Held(lease)) => held.lease.held(server, *lease, now),
+                        Ok(AcquireVote::Held(lease)) => {
+                            if let Some(process) = process.filter(|it| it.run_id == lease.run_id) {
+                                held.lease.met(server, process);
+                            }
+                            held.lease.held(server, *lease, now);
+                        }
                         Ok(_) => held.lease.busy(server),
                         Err(_) => held.lease.failed(server),
                     }

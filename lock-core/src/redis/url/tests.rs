@@ -162,7 +162,7 @@ fn url_of_a_cluster_names_its_nodes() {
 }
 
 #[test]
-fn servers_of_a_quorum_share_the_access() {
+fn servers_of_a_quorum_share_login_and_name() {
     for (hosts, count) in [("a,b:1,a:1", 3), ("a,b,c,d", 4), ("a,b,c,d,[::1]", 5)] {
         let url = format!("redis+quorum://u:p@{hosts}/2?client_name=n&protocol=3");
         let quorum = deployment(&url);

@@ -135,7 +135,7 @@ fn topologies() -> impl Strategy<Value = Topology> {
         nodes(1..2).prop_map(|nodes| Topology::Standalone(nodes[0].clone())),
         "/[^/\0].{0,10}".prop_map(|path| Topology::Standalone(NodeAddress::Unix(path.into()))),
         nodes(1..5).prop_map(Topology::Cluster),
-        // The access follows.
+        // Login and TLS follow.
         nodes(3..7).prop_map(|nodes| {
             let standalone = |node| plain(Topology::Standalone(node), Login::default());
             Topology::Quorum(nodes.into_iter().map(standalone).collect())

@@ -5,7 +5,7 @@ use super::*;
 impl Sim {
     pub(super) fn feed(&mut self, call: SimCall, answer: SimAnswer) {
         let (server, sent_at) = (call.address, call.sent_at);
-        // The reply may be of a process that came after the one that was asked.
+        // The server may have restarted since it was asked.
         let run = self.servers[call.process.server].run();
         let is_same = self.clients[call.client].connected[server] == Some(call.process)
             && run == call.process.run;
@@ -49,6 +49,7 @@ impl Sim {
             } => {
                 match answer {
                     SimAnswer::Held(token, remaining) => {
+                        machine.met(server, call.met());
                         machine.held(server, lease(token, remaining), now);
                     }
                     SimAnswer::Busy(..) => machine.busy(server),

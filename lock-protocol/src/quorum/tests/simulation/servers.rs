@@ -22,8 +22,8 @@ impl Sim {
         self.at(next, SimEvent::Crash);
     }
 
-    /// A client knows the server by two addresses, and there is no quarantine. After a restart of the server within an
-    /// attempt, a run id cannot tell that both votes are from one server.
+    /// A client knows the server by two addresses, and there is no quarantine. If the server restarts between two votes,
+    /// its run ids don't show that it has given both.
     fn restarts_unseen(&self, server: usize) -> bool {
         let leads_here = |client: &SimClient| {
             let moved = client.leads_to.iter().enumerate();

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::users::Users;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
     Boxed, Call, Dialects, NotificationSink, Reach, Renewal, Store, StoreStatus, StoreTraits,
@@ -41,6 +42,7 @@ pub(crate) struct MemoryStore {
     channel: Arc<str>,
     notifications: Arc<dyn NotificationSink>,
     grace: Duration,
+    users: Mutex<Users>,
 }
 
 #[derive(Default)]
@@ -110,7 +112,13 @@ impl MemoryStore {
             channel: "memory".into(),
             notifications,
             grace,
+            users: Mutex::default(),
         }
+    }
+
+    fn admit(&self) -> Result<(), LockError> {
+        let (runtime, is_paused) = (users::current_runtime(), users::has_paused_clock());
+        self.users.lock().admit(runtime, is_paused)
     }
 
     /// Runs one command on a lock state, and delivers its notifications.
@@ -293,7 +301,10 @@ impl MemoryStore {
     /// Runs an operation.
     pub(crate) fn run(&self, kind: &mut OpKind<'_>) -> Result<Outcome, LockError> {
         Ok(match kind {
-            OpKind::Acquire(sent) => Outcome::Acquired(self.acquire_now(sent)),
+            OpKind::Acquire(sent) => {
+                self.admit()?;
+                Outcome::Acquired(self.acquire_now(sent))
+            }
             OpKind::Renew(renewal, _) => Outcome::Renewed(self.renew_now(renewal)),
             OpKind::Release(request) => Outcome::Released(self.release(request)),
             OpKind::Inspect(key, _) => Outcome::Inspected(Box::new(self.inspect_now(key))),
@@ -394,3 +405,4 @@ fn without_endless(mut outcome: AcquireOutcome) -> AcquireOutcome {
 mod admin;
 #[cfg(test)]
 mod tests;
+mod users;

@@ -136,3 +136,32 @@ async fn one_call_passes_any_number_of_dead_waiters() {
     let acquired = acquired.expect("all waiters ahead are dead");
     acquired.release().await.unwrap();
 }
+
+/// The lease of the holder, whose clock is the real one, has not ended when a minute of the paused clock has passed.
+#[test]
+fn runtime_with_a_paused_clock_gets_no_lock_that_another_may_hold() {
+    let runtime = |is_paused| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(is_paused);
+        builder.build().unwrap()
+    };
+    let locks = LockManager::in_memory();
+    let request = || {
+        let request = locks.lock("job").ttl(Duration::from_secs(30));
+        request.renew(Renew::Never).wait(Duration::from_secs(60))
+    };
+    let (real, paused) = (runtime(false), runtime(true));
+    let held = real.block_on(request().acquire()).unwrap();
+    let refused = paused.block_on(request().acquire()).unwrap_err();
+    assert!(
+        matches!(&refused, LockError::Backend(it) if it.kind() == BackendErrorKind::Unsupported),
+        "{refused}"
+    );
+    assert!(!held.is_lost());
+    real.block_on(held.release()).unwrap();
+
+    let alone = LockManager::in_memory();
+    let held = paused.block_on(alone.lock("job").acquire()).unwrap();
+    assert!(real.block_on(alone.lock("job").acquire()).is_err());
+    paused.block_on(held.release()).unwrap();
+}

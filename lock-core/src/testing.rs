@@ -402,8 +402,8 @@ impl WeakFaults {
 /// the background worker does with a server.
 async fn renew(faults: WeakFaults, held: Weak<HeldLock>) {
     while let (Some(faults), Some(held)) = (faults.upgrade(), held.upgrade()) {
+        let action = held.next_action();
         let now = held.clock.now();
-        let action = held.next_action(now);
         let timeout = faults.inner.settings.command_timeout;
         let pause = match action {
             LeaseAction::Renew { .. } => {

@@ -101,14 +101,16 @@ impl HeldLock {
         self.kind
     }
 
+    /// Returns whether the lock is lost. Once it is, it stays so, because each change of the lease reads the clock
+    /// under the mutex as this does, and a lease that has ended is not renewed.
     pub(crate) fn is_lost(&self) -> bool {
-        let now = self.clock.now();
-        self.state.lock().lease.is_lost(now)
+        let state = self.state.lock();
+        state.lease.is_lost(self.clock.now())
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        let now = self.clock.now();
-        self.state.lock().lease.remaining(now)
+        let state = self.state.lock();
+        state.lease.remaining(self.clock.now())
     }
 
     pub(crate) fn is_released(&self) -> bool {
@@ -142,19 +144,17 @@ impl HeldLock {
     /// Makes an endless lease one that needs renewals: see [`Lease::begin_renewals`].
     #[cfg(feature = "testing")]
     pub(crate) fn begin_renewals(&self) -> bool {
-        let now = self.clock.now();
-        self.change(|lease| lease.begin_renewals(now))
+        self.change(Lease::begin_renewals)
     }
 
     /// Undoes [`begin_renewals`](Self::begin_renewals).
     #[cfg(feature = "testing")]
     pub(crate) fn end_renewals(&self) -> bool {
-        let now = self.clock.now();
-        self.change(|lease| lease.end_renewals(now))
+        self.change(Lease::end_renewals)
     }
 
-    pub(crate) fn next_action(&self, now: Moment) -> LeaseAction {
-        self.change(|lease| lease.next_action(now))
+    pub(crate) fn next_action(&self) -> LeaseAction {
+        self.change(Lease::next_action)
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -162,12 +162,11 @@ impl HeldLock {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let now = self.clock.now();
         let state = self.state.lock();
         Renewal {
             key: self.key.clone(),
             owner_id: self.owner_id,
-            ttl: state.lease.renewed_ttl(now),
+            ttl: state.lease.renewed_ttl(self.clock.now()),
             lease_config: state.lease.lease_config(),
             label: Arc::clone(&self.label),
             confirmed_at: state.lease.confirmed_at(),
@@ -179,13 +178,12 @@ impl HeldLock {
         &self,
         result: Result<RenewOutcome, LockError>,
     ) -> Result<(), LockError> {
-        let now = self.clock.now();
         let lock = self.reporter.id(&self.key).of_kind(self.kind);
         match result {
             Ok(RenewOutcome::Held {
                 sent, remaining, ..
             }) => {
-                let (late, is_released) = self.change(|lease| {
+                let (late, is_released) = self.change(|lease, now| {
                     let late = lease.is_late(now).then(|| lease.remaining(now));
                     lease.renewed(sent, remaining, now);
                     (late, lease.is_released())
@@ -215,7 +213,7 @@ impl HeldLock {
                 Err(self.lost_error())
             }
             Err(error) => {
-                if let Some(remaining) = self.remaining_of_hold(now) {
+                if let Some(remaining) = self.remaining_of_hold() {
                     self.reporter.renewal_failed();
                     self.emit(&LockEvent::RenewalFailed {
                         lock,
@@ -223,7 +221,7 @@ impl HeldLock {
                         error: &error,
                     });
                 }
-                self.change(|lease| lease.unanswered(now));
+                self.change(Lease::unanswered);
                 Err(error)
             }
         }
@@ -238,10 +236,10 @@ impl HeldLock {
 
     /// Returns what is left of the lease; `None` after the release has begun or the loss was reported. The
     /// result of a renewal that was on its way then is of no interest.
-    fn remaining_of_hold(&self, now: Moment) -> Option<Duration> {
+    fn remaining_of_hold(&self) -> Option<Duration> {
         let state = self.state.lock();
         let is_over = state.lease.is_released() || state.loss.is_some();
-        (!is_over).then(|| state.lease.remaining(now))
+        (!is_over).then(|| state.lease.remaining(self.clock.now()))
     }
 
     /// Reports the outcome of a release.
@@ -322,15 +320,14 @@ impl HeldLock {
 
     /// Releases the lease. Returns false if it was released before.
     pub(crate) fn release(&self) -> bool {
-        self.change(Lease::release)
+        self.change(|lease, _| lease.release())
     }
 
     /// Returns ready once the lock is lost. Never returns ready after a release.
     pub(crate) fn poll_lost(&self, cx: &Context<'_>, listener: &mut Option<u64>) -> Poll<()> {
-        let now = self.clock.now();
         {
             let state = self.state.lock();
-            if state.lease.is_lost(now) {
+            if state.lease.is_lost(self.clock.now()) {
                 return Poll::Ready(());
             }
             let known = listener.and_then(|id| state.listeners.get(&id));
@@ -343,10 +340,8 @@ impl HeldLock {
         let replaced;
         {
             let mut state = self.state.lock();
-            // The lock may have been lost in between, after the listeners were woken. The time need not be
-            // read again: a lease that has ended since then wakes this listener at its deadline, by the
-            // background worker or by the timer of the caller.
-            if state.lease.is_lost(now) {
+            // The lock may have been lost in between, after the listeners were woken.
+            if state.lease.is_lost(self.clock.now()) {
                 return Poll::Ready(());
             }
             let id = *listener.get_or_insert_with(|| {
@@ -392,30 +387,34 @@ impl HeldLock {
 
     /// Returns why the lock was lost; `None` while it is held, and after a release that came first.
     pub(crate) fn loss_reason(&self) -> Option<LossReason> {
-        let now = self.clock.now();
         let state = self.state.lock();
-        let own_end = || state.lease.is_lost(now).then(|| state.lease.own_end());
+        let is_lost = state.lease.is_lost(self.clock.now());
+        let own_end = || is_lost.then(|| state.lease.own_end());
         state.loss.clone().or_else(own_end)
     }
 
     /// Records that the server refused a renewal for this reason.
     fn lose(&self, reason: LossReason) {
-        self.change_for(Some(reason), Lease::refused);
+        self.change_for(Some(reason), |lease, _| lease.refused());
     }
 
-    /// Changes the lease, and wakes the listeners if the change lost the lock.
-    fn change<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> T {
+    /// Changes the lease, and wakes the listeners if the change lost the lock. The change gets the time.
+    fn change<T>(&self, change: impl FnOnce(&mut Lease, Moment) -> T) -> T {
         self.change_for(None, change)
     }
 
     /// As [`change`](Self::change). The reason is for a lock that this change loses.
-    fn change_for<T>(&self, reason: Option<LossReason>, change: impl FnOnce(&mut Lease) -> T) -> T {
-        let now = self.clock.now();
+    fn change_for<T>(
+        &self,
+        reason: Option<LossReason>,
+        change: impl FnOnce(&mut Lease, Moment) -> T,
+    ) -> T {
         let (result, woken, loss) = {
             let mut state = self.state.lock();
+            let now = self.clock.now();
             // A release hides that the lease had ended before it.
             let was_lost = state.lease.is_lost(now);
-            let result = change(&mut state.lease);
+            let result = change(&mut state.lease, now);
             let is_lost = state.lease.is_lost(now);
             let mut loss = None;
             if was_lost || is_lost {

@@ -35,7 +35,7 @@ pub(super) fn renew_due(state: &Arc<WorkerState>, due: Vec<Arc<HeldLock>>, now: 
     };
     let mut renewed = Vec::new();
     while let Some(held) = due.locks.last() {
-        let next_action = held.next_action(now);
+        let next_action = held.next_action();
         let Some(held) = due.locks.pop() else {
             break;
         };

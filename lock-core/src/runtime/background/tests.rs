@@ -130,16 +130,23 @@ fn ttl(ms: u64) -> Ttl {
     Ttl::new(Duration::from_millis(ms)).unwrap()
 }
 
-pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
-    let lease_config = LeaseConfig {
+fn lease_config(ttl_ms: u64) -> LeaseConfig {
+    LeaseConfig {
         ttl: ttl(ttl_ms),
         renew: Renew::Every(Duration::from_millis(50)),
         max_hold: None,
         margin: Duration::ZERO,
         kind: Kind::Exclusive,
-    };
-    let now = Clock::System.now();
-    let lease = Lease::confirmed(lease_config, now, lease_config.ttl.as_duration());
+    }
+}
+
+pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
+    let lease_config = lease_config(ttl_ms);
+    held_for(lease_config, lease_config.ttl.as_duration())
+}
+
+fn held_for(lease_config: LeaseConfig, remaining: Duration) -> Arc<HeldLock> {
+    let lease = Lease::confirmed(lease_config, Clock::System.now(), remaining);
     Arc::new(HeldLock::new(
         &request(None),
         None,
@@ -310,4 +317,38 @@ fn lease_that_ends_soon_does_not_limit_other_renewals() {
         .map(|(_, locks)| locks.len())
         .collect();
     assert_eq!(sizes, [128, 128, 44]);
+}
+
+/// Renews leases that are about to end, while other threads look whether they have.
+#[test]
+fn lock_that_was_seen_as_lost_stays_lost() {
+    const ROUNDS: usize = 200;
+    // The client counts 3 ms of it.
+    let remaining = Duration::from_millis(5);
+    let nearly = Duration::from_micros(20);
+    for _ in 0..ROUNDS {
+        let held = held_for(lease_config(1_000), remaining);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !held.is_lost() {}
+                    for _ in 0..100 {
+                        assert!(held.is_lost() && held.remaining().is_zero());
+                    }
+                });
+            }
+            loop {
+                let end = held.deadline().unwrap();
+                while Clock::System.now().plus(nearly) < end {}
+                let renewal = RenewOutcome::Held {
+                    token: None,
+                    sent: Clock::System.now(),
+                    remaining,
+                };
+                if held.apply_renewal(Ok(renewal)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
 }

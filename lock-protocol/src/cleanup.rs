@@ -201,6 +201,10 @@ pub struct Cleanup {
     state: CleanupState,
     /// By then, every lease of the owner id has expired.
     give_up_at: Moment,
+    /// How long every lease lasts that the owner id may have.
+    longest: Duration,
+    /// The end of the removal of dead waiters; `None` before a reply tells of some.
+    removes_until: Option<Moment>,
     tries: u32,
     shutdown_waits: ShutdownWaits,
 }
@@ -213,6 +217,8 @@ impl Cleanup {
             .saturating_add(request.ttl.as_duration());
         Self {
             give_up_at: now.plus(longest),
+            longest,
+            removes_until: None,
             request,
             state: CleanupState::Due(now),
             tries: 0,
@@ -266,16 +272,27 @@ impl Cleanup {
         let is_of_another = unconfirmed.is_some_and(|it| it.is_of_another(outcome.run_id));
         self.state = match self.request.remainder(outcome, now) {
             // Living waiters may be behind the dead ones.
-            Remainder::Unconfirmed(_) if has_expired && outcome.more => CleanupState::Due(now),
+            Remainder::Unconfirmed(_) if has_expired && self.may_go_on(outcome, now) => {
+                CleanupState::Due(now)
+            }
             Remainder::Unconfirmed(_) if has_expired => CleanupState::GaveUp(if is_of_another {
                 GiveUpReason::Expired
             } else {
                 GiveUpReason::ClockSetBack
             }),
             Remainder::Unconfirmed(left) => CleanupState::Due(now.plus(left).min(self.give_up_at)),
-            Remainder::DeadWaiters => CleanupState::Due(now),
+            Remainder::DeadWaiters if self.may_go_on(outcome, now) => CleanupState::Due(now),
+            // The next call for this lock removes what is left.
+            Remainder::DeadWaiters => CleanupState::Finished,
             Remainder::Nothing => CleanupState::Finished,
         };
+    }
+
+    /// Returns whether dead waiters are left, and there is time to remove them: as much, after the reply that tells of
+    /// them first, as this release has at all.
+    fn may_go_on(&mut self, outcome: &ReleaseOutcome, now: Moment) -> bool {
+        let longest = self.longest;
+        outcome.more && now < *self.removes_until.get_or_insert_with(|| now.plus(longest))
     }
 
     pub fn on_failure(&mut self, class: FailureClass, now: Moment) {

@@ -128,6 +128,34 @@ fn dead_waiters_are_removed_at_once() {
     assert_eq!(cleanup.next_step(at(1)), CleanupStep::Send);
 }
 
+/// A server that always tells of more dead waiters is not asked for ever.
+#[test]
+fn removal_of_dead_waiters_ends() {
+    let more = ReleaseOutcome {
+        more: true,
+        ..outcome(0)
+    };
+    let mut cleanup = sent(request());
+    // Two command timeouts and the ttl after the first reply.
+    for ms in [1_500, 2_000, 3_499] {
+        cleanup.on_reply(&more, at(ms));
+        assert_eq!(cleanup.next_step(at(ms)), CleanupStep::Send);
+    }
+    cleanup.on_reply(&more, at(3_500));
+    assert_eq!(cleanup.next_step(at(3_500)), CleanupStep::Finished);
+
+    let mut cancel = sent(unconfirmed());
+    let more = ReleaseOutcome {
+        more: true,
+        ..outcome(50)
+    };
+    cancel.on_reply(&more, at(2_000));
+    assert_eq!(cancel.next_step(at(2_000)), CleanupStep::Send);
+    cancel.on_reply(&more, at(4_000));
+    let reason = GiveUpReason::ClockSetBack;
+    assert_eq!(cancel.next_step(at(4_000)), CleanupStep::GaveUp(reason));
+}
+
 #[test]
 fn cancel_is_given_up_when_the_clock_was_set_back() {
     let mut cleanup = sent(unconfirmed());

@@ -65,11 +65,23 @@ impl LockManager {
         probe::ping(self.inner()).await
     }
 
-    /// Returns what the manager knows about itself, without IO. It needs no runtime. Don't call it in a forked
-    /// child.
+    /// Returns what the manager knows about itself, without IO. It needs no runtime. In a forked child it says that
+    /// the manager reaches nothing and holds nothing.
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = self.inner();
+        if inner.check_process().is_err() {
+            return Health {
+                connected: false,
+                subscribed: false,
+                last_reply: None,
+                held: 0,
+                waiting: 0,
+                cleanups_open: 0,
+                worker_alive: false,
+                unused_overrides: Vec::new(),
+            };
+        }
         let status = inner.store.status();
         Health {
             connected: status.connected,

@@ -35,7 +35,7 @@ mod url;
 #[cfg(feature = "macros")]
 use self::default::FROM_VARIABLE;
 pub(crate) use self::default::SCOPE;
-use self::default::{GLOBAL, by_url};
+use self::default::by_url;
 
 /// Connects to a lock server and makes requests for locks.
 ///
@@ -85,6 +85,7 @@ impl LockManager {
     /// # Errors
     /// - [`LockError::NotConfigured`] when there is no manager and the variable is not set.
     /// - [`LockError::NoRuntime`] when the method has to connect outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child whose parent had installed a manager, until the child installs one.
     /// - The errors of [`from_env`](Self::from_env).
     ///
     /// # Cancel safety
@@ -93,9 +94,8 @@ impl LockManager {
         if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
             return Ok(scoped);
         }
-        let global = GLOBAL.lock().clone();
-        if let Some(global) = global {
-            return Ok(global);
+        if let Some(installed) = default::installed()? {
+            return Ok(installed);
         }
         by_url().await
     }
@@ -154,15 +154,7 @@ impl LockManager {
     /// # Errors
     /// [`LockError::AlreadyInstalled`] when another manager is already installed.
     pub fn install_global(&self) -> Result<(), LockError> {
-        let mut global = GLOBAL.lock();
-        match &*global {
-            Some(installed) if Arc::ptr_eq(&installed.inner, &self.inner) => Ok(()),
-            Some(_) => Err(LockError::AlreadyInstalled),
-            None => {
-                *global = Some(self.clone());
-                Ok(())
-            }
-        }
+        default::install(self)
     }
 
     /// Runs a future in which the attribute uses this manager instead of the global one.

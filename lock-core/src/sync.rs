@@ -9,7 +9,8 @@
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{OnceLock, PoisonError};
 use std::task::Poll;
 
 /// A mutex that a panic does not poison: its critical sections cannot leave the data half-written.
@@ -108,6 +109,48 @@ impl Process {
     /// locks a mutex, because the user cannot prevent a drop in a forked child.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
+    }
+}
+
+/// The data of a static, once for each process.
+///
+/// In a forked child a static of its parent may be locked for ever, and what it holds belongs to the parent. So the
+/// child gets data of its own.
+pub(crate) struct PerProcess<T> {
+    /// The process that the data belongs to; zero until a process has used it.
+    process: AtomicU32,
+    data: Mutex<T>,
+    of_child: OnceLock<Box<Self>>,
+}
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new(data: T) -> Self {
+        Self {
+            process: AtomicU32::new(0),
+            data: Mutex::new(data),
+            of_child: OnceLock::new(),
+        }
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    /// Locks the data of this process.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        let Process(current) = Process::current();
+        let mut own = self;
+        loop {
+            let claim =
+                own.process
+                    .compare_exchange(0, current, Ordering::AcqRel, Ordering::Acquire);
+            match claim {
+                Err(known) if known != current => {
+                    own = own
+                        .of_child
+                        .get_or_init(|| Box::new(Self::new(T::default())));
+                }
+                _ => return own.data.lock(),
+            }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ fn body_that_ends_in_a_forked_child_calls_no_reader_of_its_parent() {
 }
 
 /// Children drop waiters, listeners for a loss, guards and managers, while the parent's other
-/// threads use all mutexes.
+/// threads use all mutexes. Then each child locks with a default manager of its own.
 #[test]
 fn drops_in_a_forked_child_do_not_hang() {
     const CHILDREN: usize = 24;
@@ -38,11 +38,14 @@ fn drops_in_a_forked_child_do_not_hang() {
         .spawn();
     let dropped = || {
         let records = process.records().into_iter();
-        records
-            .filter(|record| record.get("dropped").is_some())
-            .count()
+        let dropped = records.filter(|record| record.get("dropped").is_some());
+        dropped.collect::<Vec<_>>()
     };
-    eventually(SOON, || dropped() == CHILDREN);
+    eventually(SOON, || dropped().len() == CHILDREN);
+    for child in dropped() {
+        assert_eq!(child["alone"], true, "{child}");
+        assert_eq!(child["locked"], true, "{child}");
+    }
     process.close_stdin();
     assert!(process.wait(SOON).success());
 }

@@ -1,23 +1,29 @@
 //! The managers that the attribute uses without `manager = ..`: the scoped one, the global one, and the
 //! one of the environment variable.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 
 use super::LockManager;
 use crate::error::LockError;
-use crate::sync::{Mutex, Process, assert_no_mutex_held};
+use crate::sync::{PerProcess, Process, assert_no_mutex_held};
 
 /// The detail of connection errors whose URL comes from the variable.
 pub(super) use crate::config::environment::URL_FROM_VARIABLE as FROM_VARIABLE;
 
-pub(super) static GLOBAL: Mutex<Option<LockManager>> = Mutex::new(None);
-static BY_URL: Mutex<ByUrl> = Mutex::new(ByUrl {
+static GLOBAL: PerProcess<Option<LockManager>> = PerProcess::new(None);
+/// Whether this process, or the one that it was forked from, has installed a manager.
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+static BY_URL: PerProcess<ByUrl> = PerProcess::new(ByUrl {
     connected: None,
     connecting: Vec::new(),
 });
 
 /// The state of the manager for the URL in `DISTRIBUTED_LOCK_URL`.
+#[derive(Default)]
 struct ByUrl {
     connected: Option<LockManager>,
     /// The runtimes on which a task connects. A caller waits only for the task of its own runtime,
@@ -33,6 +39,30 @@ impl ByUrl {
         let mut connecting = self.connecting.iter();
         connecting.position(|(known, _)| *known == runtime)
     }
+}
+
+/// Installs a manager for the whole process.
+pub(super) fn install(manager: &LockManager) -> Result<(), LockError> {
+    let mut global = GLOBAL.lock();
+    match &*global {
+        Some(installed) if Arc::ptr_eq(&installed.inner, &manager.inner) => Ok(()),
+        Some(_) => Err(LockError::AlreadyInstalled),
+        None => {
+            *global = Some(manager.clone());
+            IS_INSTALLED.store(true, Ordering::Release);
+            Ok(())
+        }
+    }
+}
+
+/// Returns the installed manager, if there is one.
+pub(super) fn installed() -> Result<Option<LockManager>, LockError> {
+    let own = GLOBAL.lock().clone();
+    // The environment may name another server than the manager of the parent uses.
+    if own.is_none() && IS_INSTALLED.load(Ordering::Acquire) {
+        return Err(LockError::Forked);
+    }
+    Ok(own)
 }
 
 /// Returns the manager for the URL in `DISTRIBUTED_LOCK_URL`. On each runtime one task connects,
@@ -114,8 +144,7 @@ impl Drop for ConnectingByUrl {
     /// Removes a task whose runtime ended before it had an outcome. Not in a forked child, where
     /// another thread may have held the mutex at the fork and nothing unlocks it.
     fn drop(&mut self) {
-        let is_done = self.sender.borrow().is_some();
-        if !is_done && self.process.is_current() {
+        if self.process.is_current() && self.sender.borrow().is_none() {
             self.leave();
         }
     }

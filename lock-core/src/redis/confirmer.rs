@@ -17,7 +17,7 @@ use super::pool::Pool;
 use crate::config::confirm::Confirm;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{Call, Renewal};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Process};
 use lock_protocol::acquisition::{Origin, RenewOutcome};
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::op::{Expiry, OpKind, Outcome, WaitFor};
@@ -30,6 +30,7 @@ pub(super) struct Confirmer {
     confirm: Confirm,
     /// The renewals that wait for the next batch, by connection.
     waiting: Mutex<HashMap<Origin, Vec<Arc<Ticket>>>>,
+    process: Process,
 }
 
 /// The renewals of one caller.
@@ -46,6 +47,7 @@ impl Confirmer {
             pool: Pool::new(connector),
             confirm,
             waiting: Mutex::default(),
+            process: Process::current(),
         }
     }
 
@@ -227,6 +229,10 @@ struct Leaving<'a>(&'a Confirmer, &'a Connection, &'a Arc<Ticket>);
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let Self(confirmer, connection, ticket) = self;
+        // No thread of a forked child unlocks a mutex that was locked at the fork.
+        if !confirmer.process.is_current() {
+            return;
+        }
         let mut left = None;
         let mut waiting = confirmer.waiting.lock();
         if let Some(queue) = waiting.get_mut(&connection.origin) {

@@ -216,6 +216,14 @@ fn fork_busy(children: u32) {
                 drop(own);
             }
         });
+        runtime.spawn(async {
+            loop {
+                for _ in 0..2_000 {
+                    LockManager::current().await.expect("the server runs");
+                }
+                tokio::task::yield_now().await;
+            }
+        });
     }
     for _ in 0..children {
         let listeners: Vec<_> = held.iter().map(listen).collect();
@@ -223,12 +231,29 @@ fn fork_busy(children: u32) {
         let spare = spare.expect("the lock is free");
         if std::os::unix::process::parent_id() == 0 {
             drop((listeners, spare));
-            say(&json!({ "dropped": true }));
+            let health = locks.health();
+            let is_alone = health.held == 0 && !health.connected && !health.worker_alive;
+            say(&json!({ "dropped": true, "alone": is_alone, "locked": lock_in_child() }));
             std::process::exit(0);
         }
     }
     wait_for_end_of_input();
     std::process::exit(0);
+}
+
+/// Locks with the manager that a forked child makes for itself.
+fn lock_in_child() -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .expect("a runtime needs no other thread")
+        .block_on(async {
+            let locks = LockManager::current().await.expect("the server runs");
+            let name = format!("child:{}", std::process::id());
+            let held = locks.lock(name).acquire().await.expect("the lock is free");
+            held.release().await.is_ok()
+        })
 }
 
 /// Notes each call that a forked child makes.

@@ -12,6 +12,7 @@ use super::vote::lasting;
 use super::{QuorumServers, local_ms};
 use crate::error::LockError;
 use crate::store::Renewal;
+use crate::sync::Process;
 use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use lock_protocol::clock::{Clock, Deadline, ServerMs};
 use lock_protocol::quorum::{QuorumRelease, ReleaseRound, majority};
@@ -54,19 +55,29 @@ pub(super) fn plain(renewal: &Renewal) -> ReleaseRequest {
 }
 
 /// Counts releases that are running, so that the background worker does not end before them.
-struct OpenReleases(Arc<QuorumServers>);
+struct OpenReleases {
+    servers: Arc<QuorumServers>,
+    process: Process,
+}
 
 impl OpenReleases {
     fn begin(servers: Arc<QuorumServers>) -> Self {
         servers.releasing.fetch_add(1, Ordering::AcqRel);
-        Self(servers)
+        Self {
+            servers,
+            process: Process::current(),
+        }
     }
 }
 
 impl Drop for OpenReleases {
     fn drop(&mut self) {
-        if self.0.releasing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.released.notify_waiters();
+        // No thread of a forked child unlocks a mutex that was locked at the fork.
+        if !self.process.is_current() {
+            return;
+        }
+        if self.servers.releasing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.servers.released.notify_waiters();
         }
     }
 }

@@ -59,7 +59,7 @@ impl Tls {
     }
 
     /// Expects this name in the servers' certificates, instead of the host of each address. For servers
-    /// behind a tunnel, and for certificates of a whole deployment.
+    /// behind a tunnel, and for certificates of a whole deployment. In a URL it is `ssl_server_name`.
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self

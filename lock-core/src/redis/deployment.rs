@@ -129,7 +129,7 @@ pub(crate) enum Protocol {
     Resp3,
 }
 
-/// The files that a URL names for TLS, in PEM.
+/// What a URL says about TLS. The files are in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     /// The certificates of the authorities that sign the servers' certificates.
@@ -137,6 +137,15 @@ pub(crate) struct TlsFiles {
     /// The certificate of the client, and its key.
     pub(crate) certificate: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
+    /// The name in the servers' certificates; `None` if each has its host there.
+    pub(crate) server_name: Option<String>,
+}
+
+impl TlsFiles {
+    #[cfg(feature = "__tls")]
+    pub(crate) fn names_files(&self) -> bool {
+        self.ca.is_some() || self.certificate.is_some() || self.key.is_some()
+    }
 }
 
 /// Writes `host:port` with brackets around an IPv6 address, or the path of a socket.

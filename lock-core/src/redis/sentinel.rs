@@ -109,7 +109,20 @@ impl SentinelWatch {
         limit: Duration,
     ) -> Result<Self, LockError> {
         let tls = config.tls.clone().filter(|_| of_url.tls);
-        let introduction = if of_url.login.password.is_some() && tls.is_none() {
+        #[cfg(feature = "__tls")]
+        if tls.is_none() && config.tls.as_ref().is_some_and(|it| !it.fixes_name()) {
+            return Err(LockError::advised(
+                BackendErrorKind::Tls,
+                "the Sentinels have no TLS, so a forged reply of theirs can name any server with a valid certificate, \
+                 which gets the login",
+                "set `server_name` of `Tls`, or `ssl_server_name` in the URL, to a name that only the certificates of \
+                 your servers have; or remove `sentinel_tls=false`",
+            ));
+        }
+        let shows_password = of_url.login.password.is_some() && tls.is_none();
+        // A primary gets its login if a Sentinel names it.
+        let shows_login = config.has_login() && config.tls.is_none();
+        let introduction = if shows_password || shows_login {
             Introduction::ByUrl
         } else {
             Introduction::ByAll

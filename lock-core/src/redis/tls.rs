@@ -89,13 +89,22 @@ impl TlsClient {
         files: TlsFiles,
         reporter: Arc<Reporter>,
     ) -> Result<Self, LockError> {
-        let server_name = tls.server_name.as_deref().map(server_name).transpose()?;
+        let name = match (&tls.server_name, &files.server_name) {
+            (Some(_), Some(_)) => {
+                return Err(tls_error(
+                    "two names for the servers' certificates: `server_name` of `Tls`, and `ssl_server_name` of the URL",
+                    "remove one of them",
+                ));
+            }
+            (name, of_url) => name.as_deref().or(of_url.as_deref()),
+        };
+        let server_name = name.map(server_name).transpose()?;
         // Before the files are read: what changes meanwhile is read again.
         let read = versions(&files);
         let config = match &tls.config {
             Some(config) => {
                 let has_other = !tls.ca.is_empty() || tls.client.is_some();
-                if has_other || files != TlsFiles::default() {
+                if has_other || files.names_files() {
                     return Err(tls_error(
                         "two sources of certificates: a configuration of rustls, and PEM",
                         "remove one of them",
@@ -118,6 +127,11 @@ impl TlsClient {
             looking: Arc::default(),
             reporter,
         })
+    }
+
+    /// Returns whether the servers' certificates have one name, whatever the address of the server.
+    pub(super) fn fixes_name(&self) -> bool {
+        self.server_name.is_some()
     }
 
     /// Returns the configuration of a handshake that begins now, for [`connect`](Self::connect).
@@ -239,7 +253,7 @@ fn server_name(host: &str) -> Result<ServerName<'static>, LockError> {
     ServerName::try_from(host.to_owned()).map_err(|_| {
         tls_error(
             format!("`{host}` is no name that a certificate can have"),
-            "set `server_name` to a host name or an IP address of the certificate",
+            "set `server_name`, or `ssl_server_name` in the URL, to a host name or an IP address of the certificate",
         )
     })
 }
@@ -394,7 +408,7 @@ fn handshake_error(host: &str, error: &io::Error) -> LockError {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => (
             "the server's certificate is for another host".into(),
-            "use a host name of the certificate, or set `server_name`",
+            "use a host name of the certificate, or set `server_name`, or `ssl_server_name` in the URL",
         ),
         rustls::Error::InvalidCertificate(
             CertificateError::Expired | CertificateError::ExpiredContext { .. },

@@ -33,10 +33,11 @@ pub struct ListedSentinel<A> {
     pub run_id: Option<String>,
 }
 
-/// Which Sentinels may introduce others. A learned Sentinel gets the password of the Sentinels.
+/// Which Sentinels may introduce others. A learned Sentinel gets the password of the Sentinels, and the server that it
+/// names gets the login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Introduction {
-    /// Every Sentinel may: there is no password to protect, or TLS protects it.
+    /// Every Sentinel may: there is nothing to protect, or TLS protects it.
     ByAll,
     /// Only the Sentinels in the URL may.
     ByUrl,

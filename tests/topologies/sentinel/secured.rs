@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockManager, Tls};
+use lock_core::{BackendErrorKind, LockManager, LockManagerBuilder, Tls};
 use test_support::tls::shown;
 use test_support::{Authority, SentinelService};
 use tests::one_attempt;
@@ -34,10 +34,37 @@ async fn service_with_tls_and_plain_sentinels_survives_a_failover() {
     let authority = Authority::new();
     let service = start(&authority);
     let url = format!("{}&{}", service.url_with_plain_sentinels(), ca(&authority));
-    let tls = Tls::new().server_name("localhost");
-    let builder = one_attempt(LockManager::builder()).tls(tls);
-    let locks = builder.connect(&url).await.unwrap();
+    let locks = connect(&format!("{url}&ssl_server_name=localhost")).await;
     assert_survives_a_failover(&service, locks).await;
+}
+
+/// A forged reply of such a Sentinel could name any server with a valid certificate.
+#[tokio::test]
+async fn plain_sentinels_need_the_name_of_the_servers() {
+    let authority = Authority::new();
+    let service = start(&authority);
+    let url = format!("{}&{}", service.url_with_plain_sentinels(), ca(&authority));
+    let connect = |builder: LockManagerBuilder, end: &str| {
+        let url = format!("{url}{end}");
+        async move { builder.connect(&url).await }
+    };
+    let error = connect(LockManager::builder(), "").await.unwrap_err();
+    assert_eq!(backend_error(&error), BackendErrorKind::Tls);
+    let text = error.to_string();
+    assert!(
+        text.contains("forged") && text.contains("`ssl_server_name`"),
+        "{text}"
+    );
+
+    let named = || LockManager::builder().tls(Tls::new().server_name("localhost"));
+    connect(named(), "").await.unwrap();
+    let error = connect(named(), "&ssl_server_name=localhost")
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("two names"), "{error}");
+    // The certificate is for another name.
+    let wrong = connect(LockManager::builder(), "&ssl_server_name=other").await;
+    assert!(wrong.is_err());
 }
 
 /// No guess hangs, and each error says what to change.
@@ -50,7 +77,7 @@ async fn wrong_guess_about_tls_is_refused() {
     let use_tls = "use rediss+sentinel:// without `sentinel_tls=false`";
     for (url, kind, words) in [
         (
-            format!("{secured}?sentinel_tls=false&{ca}"),
+            format!("{secured}?sentinel_tls=false&ssl_server_name=localhost&{ca}"),
             NoPrimary,
             use_tls,
         ),
@@ -58,7 +85,7 @@ async fn wrong_guess_about_tls_is_refused() {
         (
             format!("{}?{ca}", plain.replacen("redis", "rediss", 1)),
             NoPrimary,
-            "add `sentinel_tls=false`",
+            "add `sentinel_tls=false` and `ssl_server_name`",
         ),
         // The Sentinels reply, and name a port with TLS.
         (plain, Unreachable, "if that port speaks TLS, use rediss"),

@@ -99,7 +99,7 @@ impl SentinelWatch {
     fn no_reply(&self, cause: LockError) -> LockError {
         let text = format!("no Sentinel of the service `{}` replies", self.service);
         let advice = if self.sentinels.tls.is_some() {
-            "check the Sentinels; if they do not speak TLS, add `sentinel_tls=false` to the URL"
+            "check the Sentinels; if they do not speak TLS, add `sentinel_tls=false` and `ssl_server_name` to the URL"
         } else {
             "check the Sentinels; if they speak TLS, use rediss+sentinel:// without `sentinel_tls=false`"
         };

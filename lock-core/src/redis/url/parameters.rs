@@ -14,6 +14,7 @@ const ALL: [&str; 2] = ["protocol", "client_name"];
 
 /// The names of files for TLS, as redis-py has them.
 const FILES: [&str; 3] = ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"];
+const SERVER_NAME: &str = "ssl_server_name";
 
 const OF_SOCKETS: [&str; 3] = ["db", "user", "pass"];
 
@@ -86,10 +87,18 @@ impl UrlParameters {
             return Ok(None);
         }
         let [ca, certificate, key] = FILES.map(|name| self.file(name));
+        let server_name = self.take(SERVER_NAME);
+        if server_name.as_deref() == Some("") {
+            return Err(advised(
+                format!("the parameter `{SERVER_NAME}` of the lock URL is empty"),
+                "write a host name or an IP address of the servers' certificates, or remove the parameter",
+            ));
+        }
         let files = TlsFiles {
             ca: ca?,
             certificate: certificate?,
             key: key?,
+            server_name,
         };
         let (given, missing) = match (&files.certificate, &files.key) {
             (Some(_), None) => ("ssl_certfile", "ssl_keyfile"),
@@ -129,7 +138,11 @@ impl UrlParameters {
 
 /// Returns the names of the parameters that a scheme has.
 pub(super) fn known(scheme: ServerScheme) -> impl Iterator<Item = &'static str> {
-    let files: &[_] = if scheme.tls { &FILES } else { &[] };
+    let (files, name): (&[_], &[_]) = if scheme.tls {
+        (&FILES, &[SERVER_NAME])
+    } else {
+        (&[], &[])
+    };
     let others: &[_] = match scheme.form {
         UrlForm::Server | UrlForm::Cluster | UrlForm::Quorum => &[],
         UrlForm::Socket => &OF_SOCKETS,
@@ -139,14 +152,14 @@ pub(super) fn known(scheme: ServerScheme) -> impl Iterator<Item = &'static str> 
         UrlForm::LettuceSentinel => &["db"],
         _ => &[],
     };
-    let all = [&ALL, files, others, db];
+    let all = [&ALL, files, name, others, db];
     all.into_iter().flatten().copied()
 }
 
 fn unknown(pair: &str, scheme: ServerScheme) -> LockError {
     // Without `=`, it may be the end of a password that nothing follows.
     let name = pair.split_once('=').map_or("", |(name, _)| name);
-    if FILES.contains(&name) {
+    if FILES.contains(&name) || name == SERVER_NAME {
         let text = format!("the parameter `{name}` of the lock URL needs TLS");
         return advised(text, scheme.with_tls());
     }
@@ -171,7 +184,7 @@ pub(super) fn known_advice(scheme: ServerScheme) -> &'static str {
         }
         (UrlForm::Cluster, false) => "use `protocol` or `client_name`",
         (UrlForm::Server | UrlForm::Cluster | UrlForm::Quorum, true) => {
-            "use `protocol`, `client_name`, `ssl_ca_certs`, `ssl_certfile` or `ssl_keyfile`"
+            "use `protocol`, `client_name`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile` or `ssl_server_name`"
         }
         (UrlForm::Sentinel, false) => {
             "use `protocol`, `client_name`, `sentinel_username`, `sentinel_password`, \
@@ -179,7 +192,7 @@ pub(super) fn known_advice(scheme: ServerScheme) -> &'static str {
         }
         (UrlForm::Sentinel, true) => {
             "use `protocol`, `client_name`, `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, \
-             `sentinel_username`, `sentinel_password`, `sentinel_tls` or `sentinelMasterId`"
+             `ssl_server_name`, `sentinel_username`, `sentinel_password`, `sentinel_tls` or `sentinelMasterId`"
         }
         (UrlForm::LettuceSentinel, false) => {
             "use `sentinelMasterId`, `db`, `protocol`, `client_name`, `sentinel_username`, \
@@ -187,8 +200,8 @@ pub(super) fn known_advice(scheme: ServerScheme) -> &'static str {
         }
         (UrlForm::LettuceSentinel, true) => {
             "use `sentinelMasterId`, `db`, `protocol`, `client_name`, `ssl_ca_certs`, \
-             `ssl_certfile`, `ssl_keyfile`, `sentinel_username`, `sentinel_password` or \
-             `sentinel_tls`"
+             `ssl_certfile`, `ssl_keyfile`, `ssl_server_name`, `sentinel_username`, \
+             `sentinel_password` or `sentinel_tls`"
         }
     }
 }

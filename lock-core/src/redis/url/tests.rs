@@ -218,8 +218,9 @@ fn scheme_with_tls_names_its_files() {
         ca: Some("/a b.pem".into()),
         certificate: Some("c.pem".into()),
         key: Some("k.pem".into()),
+        server_name: Some("locks.example".into()),
     };
-    let query = "?ssl_ca_certs=/a%20b.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem";
+    let query = "?ssl_ca_certs=/a%20b.pem&ssl_certfile=c.pem&ssl_keyfile=k.pem&ssl_server_name=locks.example";
     for url in [
         "rediss://h",
         "valkeys://h",

@@ -83,14 +83,15 @@ fn url_of(deployment: &Deployment) -> String {
         ]
         .map(owned),
     );
-    if let Some(files) = &deployment.tls {
+    if let Some(tls) = &deployment.tls {
         let files = [
-            ("ssl_ca_certs", &files.ca),
-            ("ssl_certfile", &files.certificate),
-            ("ssl_keyfile", &files.key),
+            ("ssl_ca_certs", &tls.ca),
+            ("ssl_certfile", &tls.certificate),
+            ("ssl_keyfile", &tls.key),
         ];
         let path = |path: &Option<std::path::PathBuf>| Some(path.as_ref()?.to_str()?.to_owned());
         query.extend(files.map(|(name, file)| (name, path(file))));
+        query.push(("ssl_server_name", tls.server_name.clone()));
     }
     if let Topology::Sentinel(sentinel) = &deployment.topology {
         let login = &sentinel.login;
@@ -168,13 +169,15 @@ fn logins() -> impl Strategy<Value = Login> {
 }
 
 fn tls() -> impl Strategy<Value = Option<TlsFiles>> {
-    let files = (option::of(".{1,10}"), option::of((".{1,10}", ".{1,10}")));
-    let files = files.prop_map(|(ca, client)| {
+    let text = || option::of(".{1,10}");
+    let files = (text(), option::of((".{1,10}", ".{1,10}")), text());
+    let files = files.prop_map(|(ca, client, server_name)| {
         let (certificate, key) = client.unzip();
         TlsFiles {
             ca: ca.map(Into::into),
             certificate: certificate.map(Into::into),
             key: key.map(Into::into),
+            server_name,
         }
     });
     option::of(files).prop_map(|files| files.filter(|_| TLS))

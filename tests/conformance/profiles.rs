@@ -1,10 +1,8 @@
-//! The contracts on servers as hosting services and old versions are. A profile that locks don't work with yet is
-//! missing here: `cluster_enabled:0`.
+//! The contracts on servers as hosting services and old versions are.
 
 use lock_core::{Dialect, ReleaseMethod};
-use test_support::fixtures::SOON;
 use test_support::stand_in::{HelloRefusal, Quirk};
-use test_support::{RedisServer, StandIn, eventually_async};
+use test_support::{RedisServer, StandIn, lone_node};
 
 use crate::suite::conformance;
 use crate::suite::subject::Subject;
@@ -31,15 +29,7 @@ async fn polling<const N: usize>(quirks: [Quirk; N]) -> Subject {
 }
 
 async fn serverless() -> Subject {
-    let node = RedisServer::options()
-        .args(["--cluster-enabled", "yes"])
-        .start();
-    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    eventually_async(SOON, async || {
-        let info = node.cli(&["CLUSTER", "INFO"]);
-        info.text().contains("cluster_state:ok")
-    })
-    .await;
+    let node = lone_node();
     let quirks = [Quirk::ServerlessCluster, Quirk::ClusterDisabledInInfo];
     let stand_in = StandIn::start(&node, quirks);
     let url = stand_in.url().replace("redis://", "redis+cluster://");

@@ -93,19 +93,35 @@ async fn older_server_that_loads_plain_scripts_is_accepted() {
     }
 }
 
+/// The dialect needs no scripts, or the user may not load them. They are then sent as the version needs them, also those
+/// of operators.
 #[tokio::test]
-async fn older_server_without_loaded_scripts_is_refused() {
+async fn older_server_that_has_loaded_no_script_gets_plain_ones() {
+    for (dialect, rights) in [(WATCH_MULTI, "+@all"), (Dialect::Native, "-script")] {
+        let server = RedisServer::start();
+        server.cli(&["ACL", "SETUSER", "default", rights]);
+        let proxy = refusing(&server);
+        seem(&proxy, "6.2");
+        let locks = connect_in(dialect, &proxy.url()).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        assert!(
+            locks.inspect(NAME).await.unwrap().holder().is_some(),
+            "{dialect}"
+        );
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        assert!(!exists(&server, KEY), "{dialect}");
+    }
+}
+
+/// A service that is compatible with Redis may tell an old version.
+#[tokio::test]
+async fn older_version_that_accepts_the_first_line_gets_it() {
     let server = RedisServer::start();
     let proxy = Proxy::in_front_of(&server);
     seem(&proxy, "6.2");
-    for dialect in [Dialect::Native, WATCH_MULTI] {
-        let builder = one_attempt(LockManager::builder()).dialect(dialect);
-        let refused = builder.connect(&proxy.url()).await;
-        assert_eq!(
-            backend_error_kind(refused),
-            BackendErrorKind::Unsupported,
-            "{dialect}"
-        );
+    for dialect in SCRIPTED {
+        uses_a_lock(&connect_in(dialect, &proxy.url()).await, &server, dialect).await;
     }
 }
 
@@ -124,7 +140,7 @@ async fn server_before_redis_6_2_is_refused() {
         let refused = builder.connect(&proxy.url()).await;
         let text = refused.as_ref().unwrap_err().to_string();
         assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
-        for words in [&*format!("is Redis {version}."), "Redis 7.0 or later"] {
+        for words in [&*format!("is Redis {version}."), "Redis 6.2 or later"] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

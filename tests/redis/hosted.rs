@@ -6,7 +6,7 @@ use std::time::Instant;
 use lock_core::{BackendErrorKind, LockManager};
 use test_support::fixtures::{LONG, NAME, SOON, ms};
 use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
-use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async};
+use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async, lone_node};
 use tests::{
     Trace, acquire_and_release, assert_nothing_left, backend_error_kind, granted, one_attempt,
     start_waiter,
@@ -82,6 +82,21 @@ async fn server_that_never_tells_its_role_is_used_after_one_warning() {
     acquire_and_release(&locks).await;
     let warnings = trace.count("a replica cannot be recognized");
     assert_eq!(warnings, 1, "{}", trace.text());
+}
+
+/// The service hides it, or a proxy does.
+#[tokio::test]
+async fn lack_of_a_run_id_is_reported_once() {
+    let (trace, _collecting) = Trace::begin();
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::NoRunId]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    acquire_and_release(&locks).await;
+    stand_in.cut_all();
+    acquire_and_release(&locks).await;
+    assert!(!locks.ping().await.unwrap().notifications);
+    let reports = trace.count("INFO shows no run_id");
+    assert_eq!(reports, 1, "{}", trace.text());
 }
 
 /// Before Redis 7, `INFO` takes one section. All of them have the run id, which notifications need.
@@ -335,15 +350,7 @@ async fn server_that_has_accepted_resp3_is_not_dialed_in_resp2_when_it_closes() 
 /// Tokens could go back after a failover if a limit were taken for a node without an epoch.
 #[tokio::test]
 async fn node_that_does_not_tell_its_epoch_now_is_not_used() {
-    let node = RedisServer::options()
-        .args(["--cluster-enabled", "yes"])
-        .start();
-    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    eventually_async(SOON, async || {
-        let info = node.cli(&["CLUSTER", "INFO"]);
-        info.text().contains("cluster_state:ok")
-    })
-    .await;
+    let node = lone_node();
     let proxy = Proxy::in_front_of(&node);
     let (info, other) = ("CLUSTER\r\n$4\r\nINFO", "CLUSTER\r\n$4\r\nINFX");
     proxy.replace(Direction::ToServer, info, other);

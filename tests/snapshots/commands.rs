@@ -6,7 +6,7 @@ use lock_core::{
 };
 use test_support::fixtures::{LONG, SOON, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
-use test_support::{Direction, RedisServer, StandIn, eventually_async};
+use test_support::{Direction, RedisServer, StandIn, eventually_async, lone_node};
 use tests::{
     SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_NATIVE, WATCH_MULTI, one_attempt, poll_once, shut_down,
 };
@@ -65,16 +65,9 @@ struct Scene {
 
 impl Scene {
     async fn start(dialect: Dialect, place: Place) -> Self {
-        let server = RedisServer::options();
         let server = match place {
-            Place::Server | Place::OwnerCommands | Place::NoOwnerCommands => server.start(),
-            Place::Cluster => {
-                let node = server.args(["--cluster-enabled", "yes"]).start();
-                node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-                let info = || node.cli(&["CLUSTER", "INFO"]).text().to_owned();
-                eventually_async(SOON, async || info().contains("cluster_state:ok")).await;
-                node
-            }
+            Place::Server | Place::OwnerCommands | Place::NoOwnerCommands => RedisServer::start(),
+            Place::Cluster => lone_node(),
         };
         let quirk = match place {
             Place::Server | Place::Cluster => None,

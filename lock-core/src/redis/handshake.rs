@@ -15,7 +15,7 @@ use super::login::LoginError;
 #[cfg(feature = "cluster")]
 use super::membership::{Shared, ids_of};
 use super::node::Node;
-use super::node_config::{DeploymentKind, NodeConfig};
+use super::node_config::{DeploymentKind, LAST_EPOCH, NodeConfig};
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
@@ -67,6 +67,10 @@ pub(super) struct Handshake {
     unknown_role_is_known: AtomicBool,
     /// A node of a cluster that says in `INFO` that it is none was reported.
     odd_mode_is_known: AtomicBool,
+    /// That no notifications come was reported.
+    lack_of_notifications_is_known: AtomicBool,
+    /// An epoch beyond all that a lead counts was reported.
+    high_epoch_is_known: AtomicBool,
     /// The version of the server at the latest handshake.
     server_version: Mutex<Option<Arc<str>>>,
 }
@@ -81,6 +85,8 @@ impl Handshake {
             lone_writes_are_known: AtomicBool::new(false),
             unknown_role_is_known: AtomicBool::new(false),
             odd_mode_is_known: AtomicBool::new(false),
+            lack_of_notifications_is_known: AtomicBool::new(false),
+            high_epoch_is_known: AtomicBool::new(false),
             server_version: Mutex::default(),
         }
     }
@@ -153,17 +159,12 @@ impl Handshake {
         let second = self.ask_again(node, stream, protocol, &first).await?;
         let is_primary = self.is_primary(node, &first, &second)?;
         let waited = Clock::System.now().since(sent);
-        let (mut process, too_old) = self.process_of(node, &first, &second)?;
+        let (mut process, form) = self.process_of(node, &first, &second)?;
         #[cfg(feature = "cluster")]
         self.check_membership(node, stream, &first).await?;
         // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
-        let abilities = preparation.finish(stream, &mut replies).await?;
-        if let Some(error) = too_old
-            && abilities.script_form() == ScriptForm::Flagged
-        {
-            return Err(error);
-        }
+        let abilities = preparation.finish(stream, &mut replies, form).await?;
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
         let difference = wall_before
@@ -173,6 +174,14 @@ impl Handshake {
             Some(cluster) => self.epoch_of(node, cluster.info)?,
             None => node.epoch,
         };
+        if epoch > LAST_EPOCH && !self.high_epoch_is_known.swap(true, Ordering::Relaxed) {
+            self.config.reporter.emit(&LockEvent::ServerRestricted {
+                server: &node.server,
+                command: "the configuration epoch",
+                effect: "fencing tokens may go back after further failovers",
+                error: &format!("the epoch is {epoch}, and a token counts at most {LAST_EPOCH}"),
+            });
+        }
         let first = ClockSync {
             sent,
             server_us,
@@ -419,14 +428,14 @@ impl Handshake {
         }
     }
 
-    /// Returns what is known of the server's process, and the error for a version that needs plain scripts.
+    /// Returns what is known of the server's process, and the form of the scripts that its version runs.
     /// Without a run id, waiters accept no notifications: they may come from another server process.
     fn process_of(
         &self,
         node: &Node,
         first: &FirstReplies<'_>,
         second: &SecondReplies,
-    ) -> Result<(ServerProcessInfo, Option<LockError>), LockError> {
+    ) -> Result<(ServerProcessInfo, ScriptForm), LockError> {
         let of_first = first.info.as_ref().ok().copied().and_then(Info::read);
         let info = of_first.or(second.info.as_deref().map(Info::new));
         let enabled = info.and_then(|info| info.field("cluster_enabled"));
@@ -442,13 +451,10 @@ impl Handshake {
             } else {
                 format!("the server does not answer to INFO: {}", text_of(refusal))
             };
-            self.config.reporter.emit(&LockEvent::NotificationsOff {
-                server: &node.server,
-                error: &error,
-            });
-            return Ok((ServerProcessInfo::UNKNOWN, None));
+            self.report_lack_of_notifications(node, &error);
+            return Ok((ServerProcessInfo::UNKNOWN, ScriptForm::Flagged));
         };
-        let too_old = check_version(node, info.field("redis_version"))?;
+        let form = check_version(node, info.field("redis_version"))?;
         if let Some(version) = info.version() {
             let version = tidy(&version, MAX_LABEL);
             *self.server_version.lock() = Some(version.into());
@@ -472,9 +478,26 @@ impl Handshake {
                 run_id,
                 uptime: uptime.map(Duration::from_secs),
             },
-            None => ServerProcessInfo::UNKNOWN,
+            None => {
+                self.report_lack_of_notifications(node, "INFO shows no run_id");
+                ServerProcessInfo::UNKNOWN
+            }
         };
-        Ok((process, too_old))
+        Ok((process, form))
+    }
+
+    /// Warns, once, that waiters poll.
+    fn report_lack_of_notifications(&self, node: &Node, error: &str) {
+        if self
+            .lack_of_notifications_is_known
+            .swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        self.config.reporter.emit(&LockEvent::NotificationsOff {
+            server: &node.server,
+            error,
+        });
     }
 
     /// Warns, once, about a primary that takes writes without a replica: after it was cut off, it would

@@ -24,6 +24,9 @@ const LIBRARY: &str = "lock-core(redis-rs)";
 /// How far the fencing tokens of one configuration epoch lie ahead of those of the epoch before: a minute.
 /// A primary that was replaced may give tokens for that long, less the difference of two clocks.
 const LEAD_OF_AN_EPOCH_US: u64 = 60_000_000;
+/// The last epoch that moves the tokens: two days of failovers, one a minute. A counter lives for as long as its lead, and
+/// a wrong epoch must not put the counters of all clients beyond any time.
+pub(super) const LAST_EPOCH: u64 = 48 * 60;
 
 /// What the URL says about the servers. A server of another kind is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,10 +156,16 @@ impl NodeConfig {
         Ok((login, Some(issued)))
     }
 
+    /// Returns whether connections show a password.
+    pub(super) fn has_login(&self) -> bool {
+        self.credentials.is_some() || self.login.password().is_some()
+    }
+
     /// Returns how far the tokens of a server with this configuration epoch lie ahead of its clock, in
     /// microseconds.
     pub(super) fn lead_us(&self, epoch: u64) -> u64 {
         epoch
+            .min(LAST_EPOCH)
             .saturating_mul(LEAD_OF_AN_EPOCH_US)
             .saturating_add(whole_micros(self.settings.fencing_lead))
     }

@@ -271,8 +271,9 @@ impl QuorumStore {
                 if standing.run_id == UNKNOWN_RUN_ID && !quarantine.is_zero() {
                     return Err(LockError::advised(
                         BackendErrorKind::Permission,
-                        format!("the user may not run INFO at {}", server.address()),
-                        "grant the right to run INFO, which shows when a server restarted",
+                        format!("INFO shows no run_id at {}, so a restart can't be noticed", server.address()),
+                        "grant the right to run INFO; without a run_id, a server can't be in a quorum that has a \
+                         quarantine",
                     ));
                 }
                 Ok(())

@@ -1,6 +1,7 @@
 //! A Redis Cluster for a test.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::proxy::{Direction, Proxy};
@@ -267,8 +268,7 @@ impl RedisCluster {
         for (at, node) in (0..count).zip(primaries) {
             let is_last = at + 1 == count;
             let last = if is_last { SLOTS } else { share * (at + 1) } - 1;
-            let (first, last) = ((share * at).to_string(), last.to_string());
-            ok(node, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            add_slots(node, share * at..=last);
         }
         eventually(STEP, || {
             self.meet_unknown();
@@ -332,6 +332,31 @@ fn node_options() -> ServerOptions {
     RedisServer::options()
         .args(["--cluster-enabled", "yes"])
         .args(["--cluster-node-timeout", NODE_TIMEOUT])
+}
+
+/// Makes a node the owner of slots. Before Redis 7 there is no `ADDSLOTSRANGE`.
+#[track_caller]
+fn add_slots(node: &RedisServer, slots: RangeInclusive<u16>) {
+    let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+    let slots = slots.iter().map(String::as_str);
+    let words: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
+    ok(node, &words);
+}
+
+/// Starts a cluster of one node.
+///
+/// # Panics
+///
+/// Panics if it does not serve all slots within 30 s.
+#[track_caller]
+#[must_use]
+pub fn lone_node() -> RedisServer {
+    let node = RedisServer::options()
+        .args(["--cluster-enabled", "yes"])
+        .start();
+    add_slots(&node, 0..=SLOTS - 1);
+    eventually(STEP, || serves(&node));
+    node
 }
 
 fn url_of(hosts: impl Iterator<Item = SocketAddr>) -> String {

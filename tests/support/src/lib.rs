@@ -48,7 +48,7 @@ pub mod wait;
 
 pub use bus::ClusterBus;
 pub use clock::FrozenClock;
-pub use cluster::{Failover, RedisCluster, SlotMove};
+pub use cluster::{Failover, RedisCluster, SlotMove, lone_node};
 pub use cut::cut;
 pub use janitor::Scratch;
 pub use lua::lua_of_another_engine;

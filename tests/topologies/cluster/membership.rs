@@ -6,24 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use lock_core::telemetry::LockEvent;
 use lock_core::{LockManager, LockManagerBuilder};
 use test_support::fixtures::{SOON, ms};
-use test_support::{Proxy, RedisCluster, RedisServer, eventually_async};
+use test_support::{Proxy, RedisCluster, RedisServer, eventually_async, lone_node};
 use tests::one_attempt;
 use topologies::connect;
 
 use super::{FAILOVER, KEY, NAME, acquired, other_primary};
-
-/// Starts a cluster of one node.
-async fn lone_node() -> RedisServer {
-    let node = RedisServer::options().args(["--cluster-enabled", "yes"]);
-    let node = node.start();
-    node.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    eventually_async(SOON, async || {
-        let info = node.cli(&["CLUSTER", "INFO"]);
-        info.text().contains("cluster_state:ok")
-    })
-    .await;
-    node
-}
 
 /// Gives the addresses of some nodes to another server.
 fn give_to(server: &RedisServer, addresses: &[Proxy]) {
@@ -82,7 +69,7 @@ async fn server_of_others_at_the_address_of_a_node_grants_nothing() {
         .iter()
         .position(|node| node.port() == owner.port())
         .unwrap();
-    let (lone, single) = (lone_node().await, RedisServer::start());
+    let (lone, single) = (lone_node(), RedisServer::start());
     for other in [&lone, &single] {
         give_to(other, &proxies[at..=at]);
         for _ in 0..3 {
@@ -120,7 +107,7 @@ async fn cluster_that_was_set_up_anew_is_used_once_the_former_one_is_gone() {
         .release()
         .await
         .unwrap();
-    let next = lone_node().await;
+    let next = lone_node();
     give_to(&next, &proxies);
     let held = acquired(&locks).await;
     assert_eq!(next.cli(&["EXISTS", KEY]).integer(), 1);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
 use test_support::tls::shown;
-use test_support::{Authority, Failover, RedisCluster, RedisServer, eventually_async};
+use test_support::{Authority, Failover, RedisCluster, RedisServer, eventually_async, lone_node};
 use tests::{Trace, fencing_token, one_attempt};
 use topologies::connect;
 
@@ -119,6 +119,30 @@ async fn one_attempt_outlasts_a_failover() {
     cluster.owner_of(KEY).kill9();
     let held = locks.lock(NAME).acquire().await.unwrap();
     held.release().await.unwrap();
+}
+
+/// A wrong epoch does not put the counter of a lock beyond any time, for all clients.
+#[tokio::test]
+async fn epoch_moves_the_tokens_by_two_days_at_most() {
+    let node = lone_node();
+    node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", "4000000000"]);
+    let (trace, _collecting) = Trace::begin();
+    let url = format!("redis+cluster://{}", node.address());
+    for _ in 0..2 {
+        let locks = connect(&url).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let ahead = Duration::from_micros(fencing_token(&held)).saturating_sub(now);
+        let two_days = Duration::from_secs(48 * 60 * 60);
+        assert!(
+            ahead <= two_days && ahead > two_days - FAILOVER,
+            "{ahead:?}"
+        );
+        held.release().await.unwrap();
+    }
+    // Once for each manager.
+    let reports = trace.count("the epoch is 4000000000");
+    assert_eq!(reports, 2, "{}", trace.text());
 }
 
 /// The epoch of a node is unknown after a while without calls. One caller asks for it when the node dies, and the other

@@ -37,15 +37,20 @@ impl Preparation<'_> {
         }
     }
 
-    /// Reads the replies to these commands. Some servers and some dialects need further commands.
+    /// Reads the replies to these commands. Some servers and some dialects need further commands. `form` is that of the
+    /// server's version, and counts unless the server has loaded the scripts in the other one.
     pub(super) async fn finish(
         &self,
         stream: &mut Stream,
         replies: &mut Replies<'_>,
+        form: ScriptForm,
     ) -> Result<Abilities, LockError> {
         let abilities = Abilities::default();
-        let loaded = first_refusal(&mut replies.take_part(self.scripts.len()));
-        if let Some(refusal) = loaded {
+        let refusal = first_refusal(&mut replies.take_part(self.scripts.len()));
+        if form == ScriptForm::Plain && (refusal.is_some() || self.scripts.is_empty()) {
+            abilities.use_plain_scripts();
+        }
+        if let Some(refusal) = refusal {
             self.load_plain(stream, self.scripts, &refusal, &abilities)
                 .await?;
         }

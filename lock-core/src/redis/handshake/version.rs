@@ -2,6 +2,7 @@
 
 use crate::error::{BackendErrorKind, LockError};
 use crate::redis::node::Node;
+use lock_protocol::scripts::ScriptForm;
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
 /// The first version with `SET` with `PXAT`, which the scripts need in each form.
@@ -10,30 +11,28 @@ const OLDEST: (u32, u32) = (6, 2);
 /// The first version that accepts the first line of the scripts.
 const FIRST_WITH_FLAGS: (u32, u32) = (7, 0);
 
-/// Fails for a version that cannot run the scripts. For one that can only run them without their first line, returns
-/// the error for a server that does not accept them so. A server that hides its version may be of any.
-pub(super) fn check_version(
-    node: &Node,
-    version: Option<&str>,
-) -> Result<Option<LockError>, LockError> {
+/// Fails for a version that cannot run the scripts. Otherwise returns the form in which it runs them. A server that
+/// hides its version may be of any.
+pub(super) fn check_version(node: &Node, version: Option<&str>) -> Result<ScriptForm, LockError> {
     let Some((text, numbers)) = version.and_then(|text| Some((text, numbers_of(text)?))) else {
-        return Ok(None);
+        return Ok(ScriptForm::Flagged);
     };
-    let text = format!(
-        "the lock server at {} is Redis {}",
-        node.text(),
-        tidy(text, MAX_LABEL)
-    );
     if numbers < OLDEST {
         return Err(LockError::advised(
             BackendErrorKind::Unsupported,
-            format!("{text}, which does not have the options of SET that locks need"),
-            "use Redis 7.0 or later, or Valkey; of services that are compatible with Redis, those with \
-             version 6.2 or later",
+            format!(
+                "the lock server at {} is Redis {}, which does not have the options of SET that locks need",
+                node.text(),
+                tidy(text, MAX_LABEL)
+            ),
+            "use Redis 6.2 or later, Valkey, or a compatible service with version 6.2 or later",
         ));
     }
-    let needs_plain_scripts = numbers < FIRST_WITH_FLAGS;
-    Ok(needs_plain_scripts.then(|| LockError::backend(BackendErrorKind::Unsupported, text)))
+    Ok(if numbers < FIRST_WITH_FLAGS {
+        ScriptForm::Plain
+    } else {
+        ScriptForm::Flagged
+    })
 }
 
 /// Returns the first two numbers of a version.

@@ -185,6 +185,15 @@ mod followed {
             assert!(exists(&it.servers[0], KEY));
             held.release().await.unwrap();
         }
+        // Each address is named, also if all say the same.
+        it.servers[0].cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        let refused = LockManager::connect(&it.url()).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("127.0.0.1: ") && text.contains("127.0.0.2: "),
+            "{text}"
+        );
+        it.servers[0].cli(&["REPLICAOF", "NO", "ONE"]);
         // An address that accepts connections and never replies takes only a part of the time.
         it.servers[1].stop();
         it.name.lead_to(&[SECOND, FIRST]);

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::credentials::Issued;
 use super::deployment::{NodeAddress, Protocol};
 use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
-use super::errors::{connect_error, of_several, timed_out};
+use super::errors::{connect_error, of_each, timed_out};
 use super::handshake::{Greeting, Handshake};
 use super::link::Link;
 use super::location::Location;
@@ -462,7 +462,7 @@ impl Attempt {
             self.node.text()
         );
         let labeled = |(address, error): (SocketAddr, _)| (format!("{}: ", address.ip()), error);
-        of_several(context, failures.into_iter().map(labeled).collect())
+        of_each(context, failures.into_iter().map(labeled).collect())
             .unwrap_or_else(|| no_answer_of(&self.node))
     }
 }

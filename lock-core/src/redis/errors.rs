@@ -95,24 +95,48 @@ pub(super) fn io_error(context: impl Display, error: &RedisError) -> LockError {
 /// result is retryable if one of them is, and prefers what a server replied to the silence of another.
 pub(super) fn of_several(
     context: impl Display,
-    mut failures: Vec<(String, LockError)>,
+    failures: Vec<(String, LockError)>,
 ) -> Option<LockError> {
-    let text = |error: &LockError| match error {
-        LockError::Backend(error) => error.context().to_owned(),
-        error => error.to_string(),
-    };
-    let texts: BTreeSet<_> = failures.iter().map(|(_, error)| text(error)).collect();
+    let texts: BTreeSet<_> = failures
+        .iter()
+        .map(|(_, error)| text_of_one(error))
+        .collect();
+    let are_named = texts.len() > 1;
+    combined(context, failures, are_named)
+}
+
+/// As [`of_several`], with each label also if all say the same.
+pub(super) fn of_each(
+    context: impl Display,
+    failures: Vec<(String, LockError)>,
+) -> Option<LockError> {
+    let are_named = failures.len() > 1;
+    combined(context, failures, are_named)
+}
+
+fn combined(
+    context: impl Display,
+    mut failures: Vec<(String, LockError)>,
+    are_named: bool,
+) -> Option<LockError> {
     let each: Vec<_> = failures
         .iter()
-        .map(|(label, error)| format!("{label}{}", text(error)))
+        .map(|(label, error)| format!("{label}{}", text_of_one(error)))
         .collect();
     failures.sort_by_key(|(_, error)| (!error.is_retryable(), is_silence(error)));
     match failures.into_iter().next()?.1 {
-        LockError::Backend(error) if texts.len() > 1 => {
+        LockError::Backend(error) if are_named => {
             let context = format!("{context} ({})", each.join("; "));
             Some(LockError::Backend(error.of_several(context)))
         }
         error => Some(error),
+    }
+}
+
+fn text_of_one(error: &LockError) -> String {
+    match error {
+        LockError::Backend(error) => error.context().to_owned(),
+        error => error.to_string(),
     }
 }
 
@@ -239,6 +263,12 @@ mod tests {
         // They say the same, so the labels would only be noise.
         let same = of_several("none", vec![lasting.clone(), lasting.clone()]).unwrap();
         assert_eq!(same.to_string(), lasting.1.to_string());
+        // Unless the caller wants to know where it failed.
+        let each = of_each("none", vec![lasting.clone(), lasting.clone()]).unwrap();
+        assert!(
+            each.to_string()
+                .contains("(lasting: lasting; lasting: lasting)")
+        );
         assert!(of_several("none", Vec::new()).is_none());
     }
 

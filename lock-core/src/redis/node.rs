@@ -483,7 +483,7 @@ struct ToldEpoch {
 }
 
 /// Returns the address for labels.
-fn server_address(address: &NodeAddress) -> ServerAddress {
+pub(super) fn server_address(address: &NodeAddress) -> ServerAddress {
     match address {
         NodeAddress::Tcp(host, port) => ServerAddress::new(host.as_str(), Some(*port)),
         NodeAddress::Unix(_) => ServerAddress::new(address.to_string(), None),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
 use test_support::{Direction, Proxy, RedisServer, SentinelService, eventually_async};
-use tests::{fencing_token, one_attempt};
+use tests::{Trace, fencing_token, one_attempt};
 use topologies::connect;
 
 mod announced;
@@ -305,16 +305,37 @@ async fn connect_to_frozen_sentinels_ends_in_time() {
 /// One that has died does not matter.
 #[tokio::test]
 async fn one_sentinel_is_enough() {
+    let (trace, _collecting) = Trace::begin();
     let service = SentinelService::start();
     let dead = RedisServer::start();
     let address = dead.address();
     dead.kill9();
+    // Two that an operator has to fix: a server, and a Sentinel with a password.
+    let (plain, locked) = (
+        RedisServer::start(),
+        RedisServer::options().password("p").start(),
+    );
+    let unusable = format!("{address},{},{}", plain.address(), locked.address());
     let url = service
         .url()
-        .replace("sentinel://", &format!("sentinel://{address},"));
+        .replace("sentinel://", &format!("sentinel://{unusable},"));
     for sentinel in &service.sentinels()[..2] {
         sentinel.kill9();
     }
     let held = connect(&url).await.lock(NAME).acquire().await.unwrap();
     held.release().await.unwrap();
+    let warnings = trace.count("this Sentinel is not asked");
+    assert_eq!(warnings, 2, "{}", trace.text());
+
+    // Without the others, the error tells of each.
+    let url = format!("redis+sentinel://{unusable}/mymaster");
+    let text = LockManager::connect(&url).await.unwrap_err().to_string();
+    let parts = [plain.address(), locked.address(), address].map(|it| it.to_string());
+    for part in parts
+        .iter()
+        .map(String::as_str)
+        .chain(["is no Sentinel", "NOAUTH"])
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }

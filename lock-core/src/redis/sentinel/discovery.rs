@@ -7,6 +7,10 @@ use tokio::task::JoinSet;
 use super::SentinelWatch;
 use super::link::{REPLY, SentinelLink};
 use crate::error::{BackendErrorKind, LockError};
+use crate::redis::deployment::NodeAddress;
+use crate::redis::errors::of_several;
+use crate::redis::node::server_address;
+use crate::telemetry::LockEvent;
 use lock_protocol::clock::{Clock, Deadline};
 use lock_protocol::primary::{KnownPrimary, PrimaryChoice, choose};
 
@@ -45,7 +49,7 @@ impl SentinelWatch {
                     others = others.or_else(|| Some(Deadline::after(Clock::System, REPLY)));
                     replies.push((address, reply));
                 }
-                Ok((_, Err(error))) => failures.push(error),
+                Ok((address, Err(error))) => failures.push((address, error)),
                 Err(_ended) => return Err(LockError::NoRuntime),
             }
         }
@@ -58,6 +62,9 @@ impl SentinelWatch {
             state.sentinels.replies(now)
         };
         let is_known = self.node().is_some();
+        if !is_known && best.iter().any(Option::is_some) {
+            self.report_unusable(&failures);
+        }
         match choose(None, KnownPrimary::Usable, &best) {
             PrimaryChoice::Keep => Err(self.not_found(failures)),
             PrimaryChoice::Switch(announced) | PrimaryChoice::Reset(announced) if !is_known => {
@@ -78,20 +85,41 @@ impl SentinelWatch {
 
     /// Returns the error of a service without a known primary. A reason that waiting does not cure goes
     /// first.
-    fn not_found(&self, failures: Vec<LockError>) -> LockError {
+    fn not_found(&self, failures: Vec<(NodeAddress, LockError)>) -> LockError {
         let mut failures = failures;
         // A Sentinel that replies says more than one that cannot be reached.
-        if let Some(at) = failures.iter().position(is_unknown_service) {
-            return failures.swap_remove(at);
+        if let Some(at) = failures
+            .iter()
+            .position(|(_, error)| is_unknown_service(error))
+        {
+            return failures.swap_remove(at).1;
         }
-        failures.sort_by_key(LockError::is_retryable);
-        match failures.into_iter().next() {
-            Some(error) if !error.is_retryable() => error,
-            Some(error) => self.no_reply(error),
+        let is_silent = failures.iter().all(|(_, error)| error.is_retryable());
+        // Each of the texts names its Sentinel.
+        let label = |(_, error): (NodeAddress, _)| (String::new(), error);
+        let context = format!("no Sentinel of the service `{}` can be used", self.service);
+        match of_several(context, failures.into_iter().map(label).collect()) {
+            Some(error) if is_silent => self.no_reply(error),
+            Some(error) => error,
             None => LockError::backend(
                 BackendErrorKind::NoPrimary,
                 format!("the service `{}` has no Sentinel", self.service),
             ),
+        }
+    }
+
+    /// Reports the Sentinels that an operator has to fix, although others reply.
+    fn report_unusable(&self, failures: &[(NodeAddress, LockError)]) {
+        for (address, error) in failures.iter().filter(|(_, error)| !error.is_retryable()) {
+            self.sentinels
+                .config
+                .reporter
+                .emit(&LockEvent::ServerRestricted {
+                    server: &server_address(address),
+                    command: "SENTINEL",
+                    effect: "this Sentinel is not asked",
+                    error: &error.to_string(),
+                });
         }
     }
 

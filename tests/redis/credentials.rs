@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use lock_core::telemetry::LockEvent;
 use lock_core::{
     BackendErrorKind, CredentialProvider, Credentials, LockError, LockManager, LockManagerBuilder,
 };
 use test_support::fixtures::{AT_ONCE, LONG, NAME, SOON, current_thread_runtime, ms};
-use test_support::{Proxy, RedisServer, completes_within, eventually_async};
+use test_support::stand_in::{Answer, Quirk, Target};
+use test_support::{Proxy, RedisServer, StandIn, completes_within, eventually_async};
 use tests::{acquire_and_release, backend_error_kind, granted, one_attempt, start_waiter};
 use tokio::task::JoinSet;
 
@@ -275,6 +277,37 @@ async fn refused_login_replaces_its_connection() {
         now.len() == 1 && now != old
     };
     eventually_async(SOON, is_replaced).await;
+}
+
+/// A server may repeat the command in its refusal, with escapes.
+#[tokio::test]
+async fn refusal_of_a_renewed_login_is_told_without_the_password() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&told);
+    let server = RedisServer::start();
+    add_user(&server, "app", "first");
+    let stand_in = StandIn::start(&server, []);
+    let vault = Vault::default();
+    vault.put("app", "first", Some(SystemTime::now() + SECOND * 2));
+    let builder = one_attempt(vault.builder()).observer(move |event: &LockEvent<'_>| {
+        if let LockEvent::LoginFailed { error, .. } = event {
+            let cause = error.source().map(ToString::to_string);
+            seen.lock().unwrap().push(format!("{error}: {cause:?}"));
+        }
+    });
+    let locks = builder.connect(&stand_in.url()).await.unwrap();
+    vault.put("app", "ses\"ame", None);
+    let echo = r#"ERR cannot parse AUTH app ses\"ame"#;
+    stand_in.set([Quirk::Replies(
+        Target::Command("AUTH"),
+        Answer::Error(echo.into()),
+    )]);
+    eventually_async(SOON, async || !told.lock().unwrap().is_empty()).await;
+    for text in told.lock().unwrap().iter() {
+        assert!(text.contains("cannot parse AUTH app ***"), "{text}");
+        assert!(!text.contains("ses"), "{text}");
+    }
+    drop(locks);
 }
 
 /// Returns the ids of the connections that are subscribed.

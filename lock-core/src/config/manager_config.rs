@@ -153,13 +153,42 @@ pub(crate) fn without_password(url: &str) -> String {
         Some((_, after)) => ("***@", after),
         None => ("", rest),
     };
+    let hosts = shown.split(['/', '?', '#']).next().unwrap_or_default();
+    if !hosts.split(',').all(is_host) {
+        return format!("{scheme}://***");
+    }
     let shown = match shown.split_once('?') {
-        Some((before, query)) if query.contains("pass") || !hidden.is_empty() => {
+        Some((before, query)) if !hidden.is_empty() || !query.split('&').all(is_public) => {
             format!("{before}?***")
         }
         _ => shown.to_owned(),
     };
     format!("{scheme}://{hidden}{shown}")
+}
+
+/// Returns whether this is a host with a port or without, or nothing, as in the URL of a socket. A password without a
+/// user looks like a port.
+fn is_host(text: &str) -> bool {
+    let after_number = text.strip_prefix('[').and_then(|it| it.split_once(']'));
+    let port = match (after_number, text.split_once(':')) {
+        (Some((_, end)), _) if end.is_empty() => None,
+        (Some((_, end)), _) => end.strip_prefix(':').or(Some(end)),
+        (None, split) => split.map(|(_, port)| port),
+    };
+    port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Returns whether this parameter of a URL is no secret.
+fn is_public(parameter: &str) -> bool {
+    const PUBLIC: [&str; 5] = [
+        "client_name",
+        "db",
+        "protocol",
+        "sentinelMasterId",
+        "sentinel_tls",
+    ];
+    let (name, _) = parameter.split_once('=').unwrap_or_default();
+    name.starts_with("ssl_") || PUBLIC.contains(&name)
 }
 
 #[cfg(test)]
@@ -171,6 +200,18 @@ mod tests {
         for (url, shown) in [
             ("redis://h:6379/1", "redis://h:6379/1"),
             ("redis://h/1?client_name=a", "redis://h/1?client_name=a"),
+            (
+                "rediss://a,[::1]:2?ssl_ca_certs=c",
+                "rediss://a,[::1]:2?ssl_ca_certs=c",
+            ),
+            ("redis://:secret", "redis://***"),
+            ("redis://u:secret/1", "redis://***"),
+            ("redis://:se/cret", "redis://***"),
+            ("redis://h,u:secret?protocol=3", "redis://***"),
+            ("redis://[::1]secret", "redis://***"),
+            ("redis://h?auth=secret", "redis://h?***"),
+            ("redis://h?protocol=3&token=secret", "redis://h?***"),
+            ("redis://h?secret", "redis://h?***"),
             ("redis://u:secret@h/1", "redis://***@h/1"),
             ("redis://u:se@c/r?et@h/1", "redis://***@h/1"),
             ("unix:///s?db=1&pass=secret", "unix:///s?***"),

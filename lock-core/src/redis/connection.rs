@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::RedisConnectionInfo;
 use tokio::time::error::Elapsed;
 
-use super::credentials::{self, Issued, RenewLogin};
+use super::credentials::{Issued, RenewLogin};
 use super::dial::Stream;
 use super::errors::timed_out;
 use super::handshake::Greeting;
@@ -225,7 +225,7 @@ impl RenewLogin for Connection {
                     Ok(())
                 }
                 Err(refusal) => {
-                    let error = credentials::refused(&refusal);
+                    let error = issued.refused(refusal);
                     self.give_up(&error);
                     Err(error)
                 }

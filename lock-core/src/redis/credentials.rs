@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::errors::MAX_ERROR_TEXT;
+use super::login::hide_password;
 use crate::config::credentials::{CredentialFuture, CredentialProvider, Credentials};
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::Boxed;
@@ -385,9 +386,12 @@ fn panicked() -> LockError {
     )
 }
 
-/// Returns the error of a refused login.
-pub(super) fn refused(refusal: &Refusal) -> LockError {
-    LockError::refused_as("the lock server refused new credentials", refusal)
+impl Issued {
+    /// Returns the error of a server that refused these credentials.
+    pub(super) fn refused(&self, refusal: Refusal) -> LockError {
+        let refusal = hide_password(refusal, &self.password);
+        LockError::refused_as("the lock server refused new credentials", &refusal)
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ use tokio::sync::watch;
 
 use super::channels::{ChannelKind, Phase};
 use super::client::RedisClient;
-use super::credentials::{self, Issued, SubscriptionLogin};
+use super::credentials::{Issued, SubscriptionLogin};
 use super::errors::io_error;
 use super::node::Node;
 use super::pushes::{Heartbeat, Push, Pushes, Subscribing};
@@ -184,8 +184,7 @@ impl Warning {
 }
 
 /// A command that is not about a channel.
-#[derive(Debug)]
-struct Login;
+struct Login(Arc<Issued>);
 
 /// A connection for subscriptions.
 struct Subscriber {
@@ -273,15 +272,16 @@ impl Subscriber {
         }
     }
 
-    fn log_in(&mut self, issued: &Issued) {
+    fn log_in(&mut self, issued: &Arc<Issued>) {
         if let Some(login) = &self.login {
             login.is_renewed(issued);
         }
-        self.pushes.send(Login, LOCK_REPLY, |out| {
-            out.command("AUTH")
-                .arg(&*issued.user)
-                .arg(&*issued.password);
-        });
+        self.pushes
+            .send(Login(Arc::clone(issued)), LOCK_REPLY, |out| {
+                out.command("AUTH")
+                    .arg(&*issued.user)
+                    .arg(&*issued.password);
+            });
     }
 }
 
@@ -310,7 +310,7 @@ impl Seen<'_> {
                     self.client.notifications.poll_all();
                 }
             }
-            Push::Reply(Login, reply) => return self.logged_in(reply),
+            Push::Reply(Login(issued), reply) => return self.logged_in(&issued, reply),
             Push::Other => {}
         }
         Ok(())
@@ -353,11 +353,11 @@ impl Seen<'_> {
         }
     }
 
-    fn logged_in(&self, reply: Reply<'_>) -> Result<(), LockError> {
+    fn logged_in(&self, issued: &Issued, reply: Reply<'_>) -> Result<(), LockError> {
         let Some(error) = reply.error() else {
             return Ok(());
         };
-        let error = credentials::refused(&Refusal::of(error));
+        let error = issued.refused(Refusal::of(error));
         self.client.reporter.emit(&LockEvent::LoginFailed {
             error: &error,
             reason: None,

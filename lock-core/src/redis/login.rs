@@ -151,13 +151,23 @@ async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, L
     })
 }
 
-/// Reads what the server says about the login. It may repeat the password.
+/// Reads what the server says about the login.
 fn refusal_of(reply: &[u8], password: Option<&str>) -> Option<Refusal> {
-    let mut refusal = Refusal::of(Replies::new(reply).next()?.error()?);
-    if let Some(password) = password.filter(|password| !password.is_empty()) {
-        refusal.text = refusal.text.replace(password, "***").into();
+    let refusal = Refusal::of(Replies::new(reply).next()?.error()?);
+    Some(hide_password(refusal, password.unwrap_or_default()))
+}
+
+/// Hides the password in what a server says, which may repeat it, also as a text with escapes.
+pub(super) fn hide_password(mut refusal: Refusal, password: &str) -> Refusal {
+    let forms = [
+        password.to_owned(),
+        password.escape_debug().to_string(),
+        password.escape_default().to_string(),
+    ];
+    for form in forms.iter().filter(|form| !form.is_empty()) {
+        refusal.text = refusal.text.replace(form.as_str(), "***").into();
     }
-    Some(refusal)
+    refusal
 }
 
 /// Sends questions at once, and returns the replies to them: one for each.

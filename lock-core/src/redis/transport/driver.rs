@@ -116,13 +116,14 @@ impl Driver {
 
     /// Gives the complete replies to their callers.
     fn deliver(&mut self) -> io::Result<()> {
-        let (delivered, result, others_wait) = {
+        let (delivered, has_replied, result, others_wait) = {
             let mut state = self.shared.state.lock();
             let bytes = &self.buffer[..self.filled];
-            let (delivered, result) = deliver(&mut state, &mut self.scan, bytes, &mut self.ready);
-            (delivered, result, !state.awaited.is_empty())
+            let (delivery, result) = deliver(&mut state, &mut self.scan, bytes, &mut self.ready);
+            let others_wait = !state.awaited.is_empty();
+            (delivery.bytes, delivery.has_replied, result, others_wait)
         };
-        if delivered > 0 {
+        if has_replied {
             self.shared.link.heard(others_wait);
         }
         self.buffer.copy_within(delivered..self.filled, 0);
@@ -150,17 +151,26 @@ impl Driver {
     }
 }
 
+/// What became of received bytes.
+#[derive(Default)]
+struct Delivery {
+    /// The number of bytes in complete frames.
+    bytes: usize,
+    /// One of the frames was a reply. A server that only pushes may have ceased to reply.
+    has_replied: bool,
+}
+
 /// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have
-/// all. Returns how many bytes were delivered.
+/// all.
 fn deliver(
     state: &mut State,
     scan: &mut FrameScan,
     bytes: &[u8],
     ready: &mut Vec<Waker>,
-) -> (usize, io::Result<()>) {
-    let mut at = 0;
-    while at < bytes.len() {
-        let rest = &bytes[at..];
+) -> (Delivery, io::Result<()>) {
+    let mut delivery = Delivery::default();
+    while delivery.bytes < bytes.len() {
+        let rest = &bytes[delivery.bytes..];
         let is_push = rest[0] == PUSH;
         // Also before the reply is complete: a caller that came in the meantime would get it.
         let largest = match state.largest_reply() {
@@ -168,7 +178,7 @@ fn deliver(
             Some(largest) => largest,
             None => {
                 return (
-                    at,
+                    delivery,
                     Err(invalid("the server sent a reply without a command")),
                 );
             }
@@ -176,17 +186,18 @@ fn deliver(
         let len = match scan.scan(rest, largest) {
             Ok(Some(len)) => len,
             Ok(None) => break,
-            Err(malformed) => return (at, Err(invalid(malformed))),
+            Err(malformed) => return (delivery, Err(invalid(malformed))),
         };
-        at += len;
+        delivery.bytes += len;
         if !is_push {
+            delivery.has_replied = true;
             ready.extend(state.deliver(&rest[..len]));
         }
     }
     if state.is_finished() {
-        return (at, Err(io::ErrorKind::NotConnected.into()));
+        return (delivery, Err(io::ErrorKind::NotConnected.into()));
     }
-    (at, Ok(()))
+    (delivery, Ok(()))
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {

@@ -312,3 +312,17 @@ async fn link_hears_the_replies_to_earlier_commands() {
     reply(&mut server, ":2\r\n").await;
     assert_eq!(second.await.unwrap().unwrap(), ":2\r\n");
 }
+
+/// A server that only pushes may have ceased to reply.
+#[tokio::test]
+async fn link_does_not_hear_pushes() {
+    let (transport, mut server) = connected();
+    let first = start(&transport, &mut server, "a").await;
+    for _ in 0..100 {
+        reply(&mut server, ">1\r\n+x\r\n").await;
+        tokio::task::yield_now().await;
+    }
+    let (_, has_ended) = transport.shared.link.stays_silent(PATIENCE);
+    assert!(has_ended);
+    drop(first);
+}

@@ -148,7 +148,7 @@ impl BackendErrorKind {
             Self::ReleaseUnconfirmed => {
                 "in this dialect a release is not sent twice; the lock ends with its ttl"
             }
-            Self::Unsupported => "use Redis 7.0 or later, or Valkey",
+            Self::Unsupported => "use Redis 6.2 or later, or Valkey",
             Self::BackgroundWorker => "the process could not start a thread; check its limits",
             Self::Other => "see the cause",
         }

@@ -68,7 +68,13 @@ impl LockError {
             }
             (kind, _) => backend_kind(kind),
         };
-        let error = Self::caused(kind, REJECTED, ServerText(text_of(refusal)));
+        let text = text_of(refusal);
+        let context = match kind {
+            // Only the words of the server say what is wrong.
+            BackendErrorKind::Other => format!("{text} ({REJECTED})"),
+            _ => REJECTED.to_owned(),
+        };
+        let error = Self::caused(kind, context, ServerText(text));
         match (error, &refusal.redirect) {
             (Self::Backend(error), Some(redirect)) => {
                 Self::Backend(error.with_redirect((**redirect).clone()))

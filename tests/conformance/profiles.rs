@@ -10,6 +10,14 @@ use crate::suite::subject::Subject;
 conformance!(no_run_id, polling([Quirk::NoRunId]));
 conformance!(hello_closes, polling([Quirk::Hello(HelloRefusal::Closes)]));
 conformance!(hosted, notifying([Quirk::NoRole, Quirk::OldInfo]));
+conformance!(
+    redis_6,
+    notifying([
+        Quirk::OldInfo,
+        Quirk::PlainScriptsOnly,
+        Quirk::OldScriptErrors
+    ])
+);
 conformance!(plain_scripts, notifying([Quirk::PlainScriptsOnly]));
 conformance!(serverless_cluster, serverless());
 conformance!(owner_commands, with_owner_commands());
@@ -30,10 +38,13 @@ async fn polling<const N: usize>(quirks: [Quirk; N]) -> Subject {
 
 async fn serverless() -> Subject {
     let node = lone_node();
+    let has_sharded_channels = !node.is_before((7, 0));
     let quirks = [Quirk::ServerlessCluster, Quirk::ClusterDisabledInInfo];
     let stand_in = StandIn::start(&node, quirks);
     let url = stand_in.url().replace("redis://", "redis+cluster://");
-    Subject::at((stand_in, node), &url, |builder| builder).await
+    let mut subject = Subject::at((stand_in, node), &url, |builder| builder).await;
+    subject.notifies = has_sharded_channels;
+    subject
 }
 
 /// Few servers have the commands so far.

@@ -178,6 +178,21 @@ impl RedisServer {
             .unwrap_or_else(|e| panic!("the server did not reply to {words:?}: {e}"))
     }
 
+    /// Returns whether the server is older than this version.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it doesn't tell its version.
+    #[track_caller]
+    pub fn is_before(&self, version: (u32, u32)) -> bool {
+        let info = self.cli(&["INFO", "server"]);
+        let mut lines = info.text().lines();
+        let text = lines.find_map(|line| line.strip_prefix("redis_version:"));
+        let mut numbers = text.expect("INFO shows the version").split('.');
+        let mut next = || numbers.next().and_then(|it| it.parse().ok());
+        (next().expect("a number"), next().expect("a number")) < version
+    }
+
     /// Returns what the server has denied its users since its start. Leaves out `CLIENT SETINFO`: the client library
     /// names itself to servers from 7.2 on, and does not need it.
     #[track_caller]

@@ -1,5 +1,6 @@
 //! The errors of this library, and the cause of each.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -360,7 +361,7 @@ impl LockError {
     pub(crate) fn advised(
         kind: BackendErrorKind,
         context: impl Into<String>,
-        advice: &'static str,
+        advice: impl Into<Cow<'static, str>>,
     ) -> Self {
         let error = BackendError::new(kind, context.into(), None);
         Self::Backend(error.with_advice(advice))

@@ -1,5 +1,6 @@
 //! The errors of a backend: the server or the connection to it failed.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -164,7 +165,7 @@ struct Details {
     kind: BackendErrorKind,
     context: String,
     detail: Option<&'static str>,
-    advice: &'static str,
+    advice: Cow<'static, str>,
     cause: Option<ErrorCause>,
     /// What the node of a cluster replied.
     #[cfg(feature = "redis")]
@@ -204,7 +205,7 @@ impl Details {
             kind,
             context,
             detail: None,
-            advice: kind.advice(),
+            advice: kind.advice().into(),
             cause,
             #[cfg(feature = "redis")]
             redirect: None,
@@ -223,9 +224,9 @@ impl BackendError {
     }
 
     /// The same error with another advice than its kind gives.
-    pub(crate) fn with_advice(&self, advice: &'static str) -> Self {
+    pub(crate) fn with_advice(&self, advice: impl Into<Cow<'static, str>>) -> Self {
         Self(Arc::new(Details {
-            advice,
+            advice: advice.into(),
             ..(*self.0).clone()
         }))
     }
@@ -285,7 +286,7 @@ impl LockError {
             "the provider of credentials failed",
         );
         Self::Backend(BackendError(Arc::new(Details {
-            advice: "see the cause; each new connection asks it again",
+            advice: "see the cause; each new connection asks it again".into(),
             ..Details::new(kind, text.to_owned(), Some(cause))
         })))
     }

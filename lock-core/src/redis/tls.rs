@@ -4,7 +4,7 @@
 //! reads them again if they have changed. Until all of them can be read and fit each other, handshakes use what was read
 //! before.
 
-use std::fmt::Display;
+use std::borrow::Cow;
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
@@ -22,15 +22,19 @@ use tokio_rustls::rustls::crypto::aws_lc_rs as cryptography;
 use tokio_rustls::rustls::crypto::ring as cryptography;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, CertificateError, ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
+use self::failure::Peer;
 use super::deployment::TlsFiles;
 use crate::config::tls::{PemSource, Tls};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
 use crate::telemetry::{LockEvent, Reporter};
 
+mod failure;
 pub(super) mod session;
+
+pub(super) use failure::session_error;
 
 /// What errors call the files.
 const CA: &str = "the CA certificates";
@@ -154,8 +158,14 @@ impl TlsClient {
             Some(name) => name.clone(),
             None => server_name(host)?,
         };
-        let connected = TlsConnector::from(config).connect(name, stream).await;
-        connected.map_err(|error| handshake_error(host, &error))
+        let peer = Peer {
+            host,
+            name: &name,
+            address: stream.peer_addr().ok(),
+        };
+        let connector = TlsConnector::from(config);
+        let connected = connector.connect(name.clone(), stream).await;
+        connected.map_err(|error| peer.error(&error))
     }
 
     /// Reads the files again if they have changed, and reports why they can't be used.
@@ -289,15 +299,26 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
     builder
         .with_client_auth_cert(chain, private_key)
         .map_err(|error| {
+            let file = match &certificate {
+                PemSource::Bytes(_) => "client.pem".into(),
+                PemSource::File(path) => path.to_string_lossy(),
+            };
+            let shows = format!("`openssl x509 -in {file} -noout -text` shows it");
             let (certificate, key) = (shown(&certificate), shown(&key));
             match error {
+                error if failure::is_other_version(&error) => tls_error(
+                    format!("the certificate in {certificate} is not X.509 version 3"),
+                    format!(
+                        "sign another one with extensions such as `subjectAltName`, which make it version 3; {shows}"
+                    ),
+                ),
                 rustls::Error::InconsistentKeys(_) => tls_error(
                     format!("the key in {key} is not that of the certificate in {certificate}"),
                     "give the certificate and the key that were made together",
                 ),
                 error => tls_error(
                     format!("the certificate in {certificate} cannot be used ({error})"),
-                    "give an X.509 certificate of version 3, and its key",
+                    format!("give an X.509 certificate of version 3, and its key; {shows}"),
                 ),
             }
         })
@@ -380,74 +401,7 @@ fn shown(source: &PemSource) -> String {
     }
 }
 
-/// Returns the error of a handshake: that of TLS, or that of the socket.
-fn handshake_error(host: &str, error: &io::Error) -> LockError {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
-    let Some(inner) = inner else {
-        // A server that restarts, or has too many clients, closes the connection too. So waiters try again.
-        let kind = match error.kind() {
-            io::ErrorKind::TimedOut => BackendErrorKind::TimedOut,
-            _ => BackendErrorKind::Unreachable,
-        };
-        return LockError::advised(
-            kind,
-            format!("the TLS handshake with {host} failed ({error})"),
-            "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
-        );
-    };
-    let (reason, advice) = match inner {
-        rustls::Error::InvalidCertificate(
-            // Of two authorities with one name, this client knows the other one.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        ) => (
-            "an authority that this client does not trust has signed the server's certificate"
-                .into(),
-            "name the authority's certificate by `ssl_ca_certs`",
-        ),
-        rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => (
-            "the server's certificate is for another host".into(),
-            "use a host name of the certificate, or set `server_name`, or `ssl_server_name` in the URL",
-        ),
-        rustls::Error::InvalidCertificate(
-            CertificateError::Expired | CertificateError::ExpiredContext { .. },
-        ) => (
-            "the server's certificate has expired".into(),
-            "renew the server's certificate, and check the clock of this machine",
-        ),
-        rustls::Error::InvalidMessage(_) => (
-            "the reply is not that of TLS".to_owned(),
-            "does that port speak TLS? Without TLS, use redis:// instead of rediss://",
-        ),
-        other => (
-            other.to_string(),
-            "check that the port speaks TLS, and the certificates of the server and of this client",
-        ),
-    };
-    tls_error(
-        format!("the TLS handshake with {host} failed ({reason})"),
-        advice,
-    )
-}
-
-/// Returns the error of a session that broke, if TLS is the reason.
-pub(super) fn session_error(address: impl Display, error: &io::Error) -> Option<LockError> {
-    let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let needs_certificate = matches!(
-        inner,
-        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired)
-    );
-    let advice = if needs_certificate {
-        "name a client certificate and its key by `ssl_certfile` and `ssl_keyfile`"
-    } else {
-        "check the certificates of the server and of this client"
-    };
-    let text = format!("the lock server at {address} ended the TLS session ({inner})");
-    Some(tls_error(text, advice))
-}
-
-fn tls_error(text: impl Into<String>, advice: &'static str) -> LockError {
+fn tls_error(text: impl Into<String>, advice: impl Into<Cow<'static, str>>) -> LockError {
     LockError::advised(BackendErrorKind::Tls, text, advice)
 }
 

@@ -86,6 +86,46 @@ impl Authority {
         self.sign("expired", "DNS:localhost,IP:127.0.0.1", &["-days", "-1"])
     }
 
+    /// Makes the certificate of a server with these extensions, each in a line, as a configuration of `openssl` has them.
+    /// Without one that gives it names, only the common name says `localhost`.
+    pub fn server_with(&self, extensions: &str) -> Certificate {
+        self.sign_with("localhost", extensions, &["-days", "30"])
+    }
+
+    /// Returns the authority's own certificate as that of a server, as `openssl req -x509` alone makes it.
+    pub fn as_server(&self) -> Certificate {
+        self.known("ca")
+    }
+
+    /// Makes a certificate of X.509 version 1, which has no extensions.
+    ///
+    /// # Panics
+    ///
+    /// Panics if this `openssl` makes none.
+    pub fn version_1(&self) -> Certificate {
+        let by_option = "req -x509 -x509v1 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -CA ca.pem \
+            -CAkey ca.key -days 30 -subj /CN=localhost -keyout v1.key -out v1.pem";
+        // Before OpenSSL 3.2, without the option, a certificate without extensions has version 1.
+        if self
+            .run(&by_option.split_whitespace().collect::<Vec<_>>())
+            .is_err()
+        {
+            self.request("v1");
+            let sign = "x509 -req -in v1.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -out v1.pem";
+            self.openssl(&sign.split_whitespace().collect::<Vec<_>>());
+        }
+        let shown = self
+            .run(&["x509", "-in", "v1.pem", "-noout", "-text"])
+            .expect("openssl shows it");
+        assert!(shown.contains("Version: 1 "), "{shown}");
+        self.known("v1")
+    }
+
+    /// Makes a certificate for a client that ended yesterday.
+    pub fn expired_client(&self) -> Certificate {
+        self.sign("client-expired", "DNS:client", &["-days", "-1"])
+    }
+
     /// Writes a file that has no certificate.
     pub fn empty_file(&self) -> PathBuf {
         let path = self.path("empty.pem");
@@ -94,24 +134,14 @@ impl Authority {
     }
 
     fn sign(&self, name: &str, names: &str, days: &[&str]) -> Certificate {
+        self.sign_with(name, &format!("subjectAltName={names}"), days)
+    }
+
+    fn sign_with(&self, name: &str, extensions: &str, days: &[&str]) -> Certificate {
         let file = |ending: &str| format!("{name}.{ending}");
-        let (key, request) = (file("key"), file("csr"));
-        let (extensions, certificate) = (file("ext"), file("pem"));
-        self.openssl(&[
-            "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-            "-subj",
-            &format!("/CN={name}"),
-        ]);
-        fs::write(self.path(&extensions), format!("subjectAltName={names}\n"))
+        self.request(name);
+        let (request, certificate, added) = (file("csr"), file("pem"), file("ext"));
+        fs::write(self.path(&added), format!("{extensions}\n"))
             .expect("the scratch directory is writable");
         let mut arguments = vec![
             "x509",
@@ -126,11 +156,30 @@ impl Authority {
             "-out",
             &certificate,
             "-extfile",
-            &extensions,
+            &added,
         ];
         arguments.extend(days);
         self.openssl(&arguments);
         self.known(name)
+    }
+
+    /// Makes a key, and the request of a certificate.
+    fn request(&self, name: &str) {
+        let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
+        self.openssl(&[
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            &key,
+            "-out",
+            &request,
+            "-subj",
+            &format!("/CN={name}"),
+        ]);
     }
 
     fn known(&self, name: &str) -> Certificate {
@@ -145,13 +194,24 @@ impl Authority {
     }
 
     fn openssl(&self, arguments: &[&str]) {
+        if let Err(text) = self.run(arguments) {
+            panic!("openssl {arguments:?} failed: {text}");
+        }
+    }
+
+    /// Returns what `openssl` prints, or its complaint.
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let run = Command::new("openssl")
             .args(arguments)
             .current_dir(self.directory.path())
             .output()
             .unwrap_or_else(|error| panic!("cannot run `openssl` ({error}): {MISSING}"));
-        let text = String::from_utf8_lossy(&run.stderr);
-        assert!(run.status.success(), "openssl {arguments:?} failed: {text}");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if run.status.success() {
+            Ok(text(&run.stdout))
+        } else {
+            Err(text(&run.stderr))
+        }
     }
 }
 

@@ -26,8 +26,8 @@ pub use self::error_type::error_type;
 pub use self::event::LockEvent;
 pub(crate) use self::labels::Caller;
 pub use self::labels::{
-    AcquireEnd, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd, LockCommand, LockId,
-    NotificationKind, NotificationUse, PanicSource, ServerAddress,
+    AcquireEnd, CertificateOwner, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd,
+    LockCommand, LockId, NotificationKind, NotificationUse, PanicSource, ServerAddress,
 };
 pub use self::metrics::{ACQUIRE_BUCKETS, HOLD_BUCKETS, METRICS, MetricInfo, MetricKind};
 pub(crate) use self::reporter::Reporter;

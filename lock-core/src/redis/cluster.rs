@@ -206,6 +206,7 @@ impl Store for ClusterStore {
             let reporter = &nodes.reporter;
             tokio::join!(
                 supervised(reporter, || Box::pin(nodes.renew_logins())),
+                supervised(reporter, || Box::pin(nodes.watch_client_certificate())),
                 supervised(reporter, || Box::pin(Arc::clone(nodes).keep_fresh())),
                 supervised(reporter, || Box::pin(nodes.keep_epochs())),
                 supervised(reporter, || Box::pin(nodes.listen_all()))

@@ -12,7 +12,7 @@ use super::dial::SharedTls;
 use super::node::Node;
 use crate::config::Settings;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::{Dialects, NotificationSink, StoreTraits, WORKER_THREAD};
+use crate::store::{Boxed, Dialects, NotificationSink, StoreTraits, WORKER_THREAD};
 use crate::telemetry::{ConnectionKind, Reporter};
 use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::InvalidDialectReason;
@@ -186,6 +186,15 @@ impl NodeConfig {
         let mapped = mapped.filter(|mapped| *mapped != node.address);
         node.record_reached(mapped.as_ref());
         Ok(mapped.unwrap_or_else(|| node.address.clone()))
+    }
+
+    /// Reports a client certificate that expires soon, for as long as it is polled.
+    pub(super) fn watch_client_certificate(&self) -> Boxed<'_, ()> {
+        match &self.tls {
+            #[cfg(feature = "__tls")]
+            Some(tls) => Box::pin(tls.watch_client_certificate()),
+            _ => Box::pin(std::future::ready(())),
+        }
     }
 
     /// Returns the name of a connection, as `CLIENT SETNAME` takes it.

@@ -248,7 +248,8 @@ impl Store for RedisStore {
     fn listen(&self) -> Boxed<'_, ()> {
         Box::pin(async move {
             let reporter = &self.client.reporter;
-            let logins = &self.client.pool.connector.config.credentials;
+            let config = &self.client.pool.connector.config;
+            let logins = &config.credentials;
             let renewing_logins = || -> Boxed<'_, ()> {
                 match logins {
                     Some(source) => Box::pin(credentials::renew_logins(Arc::clone(source))),
@@ -260,6 +261,7 @@ impl Store for RedisStore {
                 // After a panic it also makes all waiters poll, so it supervises itself.
                 listening::listen(Arc::clone(&self.client)),
                 supervised(reporter, renewing_logins),
+                supervised(reporter, || config.watch_client_certificate()),
                 supervised(reporter, following)
             );
         })

@@ -1,8 +1,8 @@
 //! TLS: reads certificates, and begins sessions.
 //!
-//! Certificates end, and programs that renew them replace the files. So each handshake looks at the files first, and
+//! Certificates expire, and programs that renew them replace the files. So each handshake looks at the files first, and
 //! reads them again if they have changed. Until all of them can be read and fit each other, handshakes use what was read
-//! before.
+//! before. `expiry` reports certificates that were not renewed in time.
 
 use std::borrow::Cow;
 use std::fs::Metadata;
@@ -24,13 +24,15 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
+use self::expiry::{Certificate, Reported};
 use self::failure::Peer;
 use super::deployment::TlsFiles;
 use crate::config::tls::{PemSource, Tls};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
-use crate::telemetry::{LockEvent, Reporter};
+use crate::telemetry::{CertificateOwner, LockEvent, Reporter};
 
+mod expiry;
 mod failure;
 pub(super) mod session;
 
@@ -44,6 +46,12 @@ const KEY: &str = "the client key";
 /// How long a handshake waits until the files have been looked at. They may be on a network that is down.
 const LOOKING: Duration = Duration::from_millis(250);
 
+/// The pause between two looks at the end of the client certificate, unless it has to be reported earlier. The
+/// system's clock may be set.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(3600);
+/// A timer may wake a little before the time by the system's clock.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// Begins TLS sessions. All connections of a manager share one, so that sessions are resumed.
 pub(super) struct TlsClient {
     tls: Tls,
@@ -52,15 +60,25 @@ pub(super) struct TlsClient {
     current: Mutex<Current>,
     /// Held while a handshake looks at the files.
     looking: Arc<tokio::sync::Mutex<()>>,
+    /// The certificates that expire soon.
+    expiring: Reported,
     reporter: Arc<Reporter>,
 }
 
 struct Current {
     config: Arc<ClientConfig>,
+    /// The certificate that the client shows to servers.
+    client: Option<Arc<ClientCertificate>>,
     /// The files when they were read. Empty if they can't be read twice.
     read: Vec<Version>,
     /// The text of the last error that was reported since then.
     reported: Option<String>,
+}
+
+struct ClientCertificate {
+    certificate: Certificate<'static>,
+    /// The file that has it.
+    location: String,
 }
 
 /// Differs between two contents of a file.
@@ -105,7 +123,7 @@ impl TlsClient {
         let server_name = name.map(server_name).transpose()?;
         // Before the files are read: what changes meanwhile is read again.
         let read = versions(&files);
-        let config = match &tls.config {
+        let (config, client) = match &tls.config {
             Some(config) => {
                 let has_other = !tls.ca.is_empty() || tls.client.is_some();
                 if has_other || files.names_files() {
@@ -114,12 +132,13 @@ impl TlsClient {
                         "remove one of them",
                     ));
                 }
-                Arc::clone(config)
+                (Arc::clone(config), None)
             }
-            None => Arc::new(client_config(&tls, &files)?),
+            None => client_config(&tls, &files)?,
         };
         let current = Current {
             config,
+            client,
             read: read?.unwrap_or_default(),
             reported: None,
         };
@@ -129,6 +148,7 @@ impl TlsClient {
             server_name,
             current: Mutex::new(current),
             looking: Arc::default(),
+            expiring: Reported::default(),
             reporter,
         })
     }
@@ -144,6 +164,7 @@ impl TlsClient {
         if has_files {
             let _elapsed = tokio::time::timeout(LOOKING, self.look_at_files()).await;
         }
+        self.report_client_certificate();
         Arc::clone(&self.current.lock().config)
     }
 
@@ -165,7 +186,57 @@ impl TlsClient {
         };
         let connector = TlsConnector::from(config);
         let connected = connector.connect(name.clone(), stream).await;
-        connected.map_err(|error| peer.error(&error))
+        let stream = connected.map_err(|error| peer.error(&error))?;
+        let (_, session) = stream.get_ref();
+        let chain = session.peer_certificates();
+        if let Some(certificate) = chain.and_then(|chain| chain.first()) {
+            let certificate = Certificate::new(CertificateDer::from(certificate.as_ref()));
+            self.report(CertificateOwner::Server, certificate.as_ref(), host);
+        }
+        Ok(stream)
+    }
+
+    /// Reports the client certificate in time, for as long as it is polled. Connections may last until it has expired.
+    pub(super) async fn watch_client_certificate(self: &Arc<Self>) {
+        loop {
+            let due_in = self.client_certificate_due_in();
+            let pause = due_in.unwrap_or(BETWEEN_LOOKS);
+            tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, BETWEEN_LOOKS)).await;
+            if self.client_certificate_due_in() == Some(Duration::ZERO) {
+                // Its file may have a newer one, which no handshake has needed yet.
+                self.config().await;
+            }
+        }
+    }
+
+    fn client_certificate_due_in(&self) -> Option<Duration> {
+        let client = self.current.lock().client.clone()?;
+        self.expiring.due_in(&client.certificate, SystemTime::now())
+    }
+
+    fn report_client_certificate(&self) {
+        let client = self.current.lock().client.clone();
+        if let Some(client) = client {
+            let certificate = Some(&client.certificate);
+            self.report(CertificateOwner::Client, certificate, &client.location);
+        }
+    }
+
+    /// Reports a certificate that expires soon, once.
+    fn report(
+        &self,
+        owner: CertificateOwner,
+        certificate: Option<&Certificate<'_>>,
+        location: &str,
+    ) {
+        let due = certificate.and_then(|it| self.expiring.take(it, SystemTime::now()));
+        if let Some(remaining) = due {
+            self.reporter.emit(&LockEvent::CertificateExpiresSoon {
+                owner,
+                location,
+                remaining,
+            });
+        }
     }
 
     /// Reads the files again if they have changed, and reports why they can't be used.
@@ -221,9 +292,10 @@ impl TlsClient {
         if read == self.current.lock().read {
             return Ok(None);
         }
-        let config = client_config(&self.tls, &self.files)?;
+        let (config, client) = client_config(&self.tls, &self.files)?;
         Ok(Some(Current {
-            config: Arc::new(config),
+            config,
+            client,
             read,
             reported: None,
         }))
@@ -274,7 +346,10 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(cryptography::default_provider())
 }
 
-fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError> {
+/// What handshakes use, and the client certificate in it, if its end can be read.
+type Made = (Arc<ClientConfig>, Option<Arc<ClientCertificate>>);
+
+fn client_config(tls: &Tls, files: &TlsFiles) -> Result<Made, LockError> {
     let roots = roots(tls, files)?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -290,13 +365,20 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
                 "remove one of them",
             ));
         }
-        (None, None) => return Ok(builder.with_no_client_auth()),
+        (None, None) => return Ok((Arc::new(builder.with_no_client_auth()), None)),
         (Some((certificate, key)), None) => (certificate.clone(), key.clone()),
         (None, Some([certificate, key])) => (certificate, key),
     };
     let chain = certificates(&certificate, CERTIFICATE)?;
     let private_key = private_key(&key)?;
-    builder
+    let leaf = chain.first().cloned();
+    let client = leaf.and_then(Certificate::new).map(|leaf| {
+        Arc::new(ClientCertificate {
+            certificate: leaf,
+            location: shown(&certificate),
+        })
+    });
+    let config = builder
         .with_client_auth_cert(chain, private_key)
         .map_err(|error| {
             let file = match &certificate {
@@ -321,7 +403,8 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<ClientConfig, LockError>
                     format!("give an X.509 certificate of version 3, and its key; {shows}"),
                 ),
             }
-        })
+        })?;
+    Ok((Arc::new(config), client))
 }
 
 /// Returns the authorities that this manager trusts.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::labels::{
-    AcquireEnd, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd, LockCommand, LockId,
-    NotificationKind, NotificationUse, PanicSource, ServerAddress,
+    AcquireEnd, CertificateOwner, CleanupEnd, CleanupOperation, ConnectionKind, HoldEnd,
+    LockCommand, LockId, NotificationKind, NotificationUse, PanicSource, ServerAddress,
 };
 use crate::error::LockError;
 use lock_protocol::fencing_token::FencingToken;
@@ -283,6 +283,17 @@ pub enum LockEvent<'a> {
     CertificatesNotRead {
         /// The failure.
         error: &'a LockError,
+    },
+    /// A certificate expires in less than three days, or has expired. Comes once for each certificate. The client's is
+    /// reported in time, also while no connection opens; a server's when a connection opens.
+    #[non_exhaustive]
+    CertificateExpiresSoon {
+        /// Who shows it.
+        owner: CertificateOwner,
+        /// Where a newer one is needed: the file of the client certificate, or the host of the server.
+        location: &'a str,
+        /// How long it is still valid. Zero if it has expired.
+        remaining: Duration,
     },
     /// An environment variable begins with this library's prefix, but no setting has that name. The event precedes the
     /// manager, so it reaches `tracing` but no observer.

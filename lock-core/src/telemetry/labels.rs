@@ -223,6 +223,16 @@ labels! {
 }
 
 labels! {
+    /// Who shows a certificate in a handshake of TLS.
+    CertificateOwner {
+        /// This manager, to servers that ask for a certificate.
+        Client = "client",
+        /// The server.
+        Server = "server",
+    }
+}
+
+labels! {
     /// A command of this library to the server.
     LockCommand {
         /// An acquire, or the poll of a waiter.

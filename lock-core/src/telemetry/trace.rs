@@ -123,6 +123,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::OverrideUnused { .. }
         | LockEvent::LoginFailed { .. }
         | LockEvent::CertificatesNotRead { .. }
+        | LockEvent::CertificateExpiresSoon { .. }
         | LockEvent::UnknownVariable { .. } => write_for_operators(event),
         LockEvent::ExpiryRepaired { lock } => about!(
             WARN,
@@ -319,6 +320,15 @@ fn write_for_operators(event: &LockEvent<'_>) {
             WARN, "lock.certificates_not_read",
             { error.type = error_type(error), error = text(error), },
             "the files of certificates have changed and can't be used yet; connections use what was read before"
+        ),
+        LockEvent::CertificateExpiresSoon {
+            owner,
+            location,
+            remaining,
+        } => server!(
+            WARN, "lock.certificate_expires_soon",
+            { owner = owner.as_str(), location, expires_in_s = remaining.as_secs(), },
+            "a certificate for TLS expires within three days; afterwards no new connection can be made with it"
         ),
         LockEvent::UnknownVariable {
             variable,

@@ -4,11 +4,30 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use crate::janitor::Scratch;
 
 const MISSING: &str = "the tests of TLS need the program `openssl`; install the package `openssl`, \
     or run ./scripts/test, which does it";
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// What `openssl ca` needs to sign any request.
+const CONFIGURATION: &str = "[ca]
+default_ca = authority
+[authority]
+certificate = ca.pem
+private_key = ca.key
+database = index.txt
+new_certs_dir = .
+rand_serial = yes
+unique_subject = no
+default_md = sha256
+policy = any
+[any]
+commonName = supplied
+";
 
 /// An authority, and certificates that it has signed. Dropping it removes the files.
 #[derive(Debug)]
@@ -83,7 +102,8 @@ impl Authority {
 
     /// Makes the certificate of a server on `localhost` that ended yesterday.
     pub fn expired(&self) -> Certificate {
-        self.sign("expired", "DNS:localhost,IP:127.0.0.1", &["-days", "-1"])
+        let now = SystemTime::now();
+        self.server_valid(now - 30 * DAY, now - DAY)
     }
 
     /// Makes the certificate of a server with these extensions, each in a line, as a configuration of `openssl` has them.
@@ -121,9 +141,14 @@ impl Authority {
         self.known("v1")
     }
 
-    /// Makes a certificate for a client that ended yesterday.
-    pub fn expired_client(&self) -> Certificate {
-        self.sign("client-expired", "DNS:client", &["-days", "-1"])
+    /// Makes the certificate of a server on `localhost` with this validity.
+    pub fn server_valid(&self, from: SystemTime, until: SystemTime) -> Certificate {
+        self.sign_valid("server", "DNS:localhost,IP:127.0.0.1", from, until)
+    }
+
+    /// Makes a certificate for a client that is valid for the month before this time.
+    pub fn client_until(&self, until: SystemTime) -> Certificate {
+        self.sign_valid("client", "DNS:client", until - 30 * DAY, until)
     }
 
     /// Writes a file that has no certificate.
@@ -161,6 +186,47 @@ impl Authority {
         arguments.extend(days);
         self.openssl(&arguments);
         self.known(name)
+    }
+
+    /// As [`sign`](Self::sign), to the second: `openssl x509` counts whole days from now on.
+    fn sign_valid(
+        &self,
+        name: &str,
+        names: &str,
+        from: SystemTime,
+        until: SystemTime,
+    ) -> Certificate {
+        let (from, until) = (asn1_time(from), asn1_time(until));
+        let name = format!("{name}-{until}");
+        self.request(&name);
+        let file = |ending: &str| format!("{name}.{ending}");
+        let (request, certificate, added) = (file("csr"), file("pem"), file("ext"));
+        let extensions = format!("subjectAltName={names}\n");
+        for (file, text) in [
+            ("ca.conf", CONFIGURATION),
+            ("index.txt", ""),
+            (&added, &extensions),
+        ] {
+            fs::write(self.path(file), text).expect("the scratch directory is writable");
+        }
+        self.openssl(&[
+            "ca",
+            "-batch",
+            "-notext",
+            "-config",
+            "ca.conf",
+            "-extfile",
+            &added,
+            "-in",
+            &request,
+            "-out",
+            &certificate,
+            "-startdate",
+            &from,
+            "-enddate",
+            &until,
+        ]);
+        self.known(&name)
     }
 
     /// Makes a key, and the request of a certificate.
@@ -229,10 +295,59 @@ impl Certificate {
     }
 }
 
+/// Returns a time as `openssl` reads it: `YYYYMMDDHHMMSSZ`.
+fn asn1_time(at: SystemTime) -> String {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since.expect("a time after 1970").as_secs();
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!(
+        "{year}{month:02}{:02}{hour:02}{minute:02}{second:02}Z",
+        days + 1
+    )
+}
+
 /// Returns a path as a parameter of a URL.
 pub fn shown(path: &Path) -> String {
     path.display()
         .to_string()
         .replace('%', "%25")
         .replace('&', "%26")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_openssl_reads_them() {
+        for (seconds, text) in [
+            (0, "19700101000000Z"),
+            (951_782_399, "20000228235959Z"),
+            (951_782_400, "20000229000000Z"),
+            (1_767_225_599, "20251231235959Z"),
+            (4_107_542_399, "21000228235959Z"),
+            (4_107_542_400, "21000301000000Z"),
+        ] {
+            let at = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(asn1_time(at), text);
+        }
+    }
 }

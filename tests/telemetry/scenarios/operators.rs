@@ -23,6 +23,7 @@ pub(super) async fn run(proof: &mut Proof) {
     misspelt(proof);
     logged_out(proof, &server).await;
     unreadable_certificates(proof).await;
+    expiring_certificates(proof).await;
 }
 
 async fn revoked(proof: &mut Proof, server: &RedisServer) {
@@ -163,4 +164,33 @@ async fn unreadable_certificates(proof: &mut Proof) {
     eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
     let events = subscriber::events(|event| event.name == "lock.certificates_not_read");
     assert_eq!(events.len(), 1, "{events:?}");
+}
+
+/// Both sides have a certificate that is valid for two more days.
+async fn expiring_certificates(proof: &mut Proof) {
+    proof.begin();
+    let authority = Authority::new();
+    let now = SystemTime::now();
+    let end = now + Duration::from_secs(2 * 24 * 3600);
+    let (of_server, of_client) = (
+        authority.server_valid(now, end),
+        authority.client_until(end),
+    );
+    let options = RedisServer::options().tls(&authority, &of_server, true);
+    let server = options.start();
+    let (ca, files) = (shown(&authority.ca()), of_client.parameters());
+    let url = format!("{}?ssl_ca_certs={ca}&{files}", server.tls_url());
+    let locks = LockManager::connect(&url).await.unwrap();
+    proof.event("lock.certificate_expires_soon", "WARN").await;
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually_async(LONG, async || locks.lock(NAME).try_acquire().await.is_ok()).await;
+    let events = subscriber::events(|event| event.name == "lock.certificate_expires_soon");
+    let owners: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.fields.get("owner"))
+        .collect();
+    assert_eq!(owners, ["client", "server"]);
+    let file = of_client.certificate.display().to_string();
+    assert_eq!(events[0].fields.get("location"), Some(&*file));
+    assert_eq!(events[1].fields.get("location"), Some("localhost"));
 }

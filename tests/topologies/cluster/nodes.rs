@@ -1,8 +1,10 @@
 //! Nodes that freeze, die, have another name, or lack what a manager needs.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
 
+use lock_core::telemetry::LockEvent;
 use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
 use test_support::tls::shown;
 use test_support::{Authority, Failover, RedisCluster, RedisServer, eventually_async, lone_node};
@@ -35,6 +37,46 @@ async fn redirections_over_tls_lead_to_the_names_of_the_nodes() {
         held.renew().await.unwrap();
     }
     held.release().await.unwrap();
+}
+
+/// No connection opens in the meantime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_certificate_is_reported_while_connections_last() {
+    let authority = Authority::new();
+    let cluster = RedisCluster::start_tls(&authority, &authority.server_named("localhost"));
+    // Three days are left a little after the manager has connected.
+    let due = SystemTime::now() + Duration::from_secs(10);
+    let client = authority.client_until(due + Duration::from_secs(3 * 24 * 3600));
+    let url = format!(
+        "{}?ssl_ca_certs={}&{}",
+        cluster.tls_url(),
+        shown(&authority.ca()),
+        client.parameters()
+    );
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&events);
+    let observer = move |event: &LockEvent<'_>| match event {
+        LockEvent::Connected { .. } => seen.lock().unwrap().push("connected"),
+        LockEvent::CertificateExpiresSoon { .. } => seen.lock().unwrap().push("expires"),
+        _ => {}
+    };
+    let builder = LockManager::builder().observer(observer);
+    let locks = builder.connect(&url).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    // A held lock would be renewed over another connection.
+    held.release().await.unwrap();
+    let reports = || {
+        let events = events.lock().unwrap();
+        events.iter().filter(|event| **event == "expires").count()
+    };
+    assert_eq!(reports(), 0, "more than three days are left");
+    eventually_async(FAILOVER, async || reports() > 0).await;
+    let last = events.lock().unwrap().last().copied();
+    assert_eq!(
+        last,
+        Some("expires"),
+        "no connection needed the certificate"
+    );
 }
 
 /// The first nodes of the URL have to be mended by an operator, or are silent, and the last one serves.

@@ -1,6 +1,7 @@
 //! Certificates with a usual mistake. The error names the mistake, what to do, and a command that shows it.
 
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use lock_core::{LockManager, Tls};
 use test_support::{Authority, Certificate};
@@ -9,6 +10,7 @@ use super::{Secured, assert_locks_work, assert_tls_error};
 
 const BY_NAME: &str = "localhost";
 const BY_NUMBER: &str = "127.0.0.1";
+const DAY: Duration = Duration::from_secs(24 * 3600);
 const PROTOCOLS: [&str; 2] = ["TLSv1.2", "TLSv1.3"];
 
 /// Starts a server with the certificate that this function makes.
@@ -114,6 +116,14 @@ async fn certificate_for_clients_is_named() {
 }
 
 #[tokio::test]
+async fn certificate_that_is_not_valid_yet_is_named() {
+    let now = SystemTime::now();
+    let secured = server_with(|authority| authority.server_valid(now + DAY, now + 30 * DAY));
+    let words = ["is not valid yet", "check the clock"];
+    assert_tls_error(&secured.url(), &words).await;
+}
+
+#[tokio::test]
 async fn certificate_of_version_1_is_named() {
     let secured = server_with(Authority::version_1);
     let words = [
@@ -133,7 +143,7 @@ async fn certificate_of_version_1_is_named() {
 #[tokio::test]
 async fn refused_client_certificate_is_named() {
     let secured = Secured::start(true);
-    let expired = secured.authority.expired_client();
+    let expired = secured.authority.client_until(SystemTime::now() - DAY);
     let foreign = Authority::new();
     for protocol in PROTOCOLS {
         secured

@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 mod advice;
 mod authorities;
+mod expiry;
 mod replaced;
 
 const NAME: &str = "order:42";

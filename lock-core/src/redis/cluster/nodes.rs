@@ -352,6 +352,11 @@ impl ClusterNodes {
         }
     }
 
+    /// Reports a client certificate that expires soon, for as long as it is polled. The nodes share it.
+    pub(super) async fn watch_client_certificate(&self) {
+        self.config.watch_client_certificate().await;
+    }
+
     /// Returns whether a waiter of the first node gets notifications.
     pub(super) async fn can_subscribe(&self, limit: Duration) -> bool {
         let deadline = Deadline::after(Clock::System, limit);

@@ -61,7 +61,7 @@ pub use config::overrides::Override;
 pub use config::parse_duration;
 #[cfg(feature = "__tls")]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
-pub use config::tls::Tls;
+pub use config::tls::{Certificates, Tls};
 pub use error::{
     BackendError, BackendErrorKind, Holder, HolderState, InvalidOverrideReason, LockError,
     ShutdownIncomplete,

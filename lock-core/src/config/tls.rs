@@ -1,5 +1,6 @@
 //! The settings of TLS.
 
+use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,15 +27,51 @@ pub struct Tls {
     pub(crate) ca: Vec<PemSource>,
     /// The certificate chain of the client, and its key.
     pub(crate) client: Option<(PemSource, PemSource)>,
+    pub(crate) provider: Option<Arc<Provide>>,
     pub(crate) server_name: Option<String>,
     pub(crate) config: Option<Arc<ClientConfig>>,
 }
 
+/// The user's function that returns certificates.
+pub(crate) type Provide =
+    dyn Fn() -> Result<Certificates, Box<dyn Error + Send + Sync>> + Send + Sync;
+
 /// Where a text in PEM comes from.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum PemSource {
     Bytes(Arc<[u8]>),
+    Provided(Arc<[u8]>),
     File(PathBuf),
+}
+
+/// Certificates and a key in PEM, as the function of [`Tls::provider`] returns them.
+///
+/// `Debug` does not show the key.
+#[derive(Clone, Default, PartialEq, Eq)]
+#[must_use = "certificates have no effect before a provider returns them"]
+pub struct Certificates {
+    pub(crate) ca: Vec<PemSource>,
+    pub(crate) client: Option<(PemSource, PemSource)>,
+}
+
+impl Certificates {
+    /// Has no certificate: trusts the authorities that [`Tls`] and the URL name, or those of the operating system.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As [`Tls::ca_pem`].
+    pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> Self {
+        self.ca.push(PemSource::Provided(pem.as_ref().into()));
+        self
+    }
+
+    /// As [`Tls::client_pem`].
+    pub fn client_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
+        let bytes = |pem: &[u8]| PemSource::Provided(pem.into());
+        self.client = Some((bytes(certificate.as_ref()), bytes(key.as_ref())));
+        self
+    }
 }
 
 impl Tls {
@@ -55,6 +92,42 @@ impl Tls {
     pub fn client_pem(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
         let bytes = |pem: &[u8]| PemSource::Bytes(pem.into());
         self.client = Some((bytes(certificate.as_ref()), bytes(key.as_ref())));
+        self
+    }
+
+    /// Asks this function for certificates that change while the program runs, such as those of Vault or SPIFFE. The
+    /// manager asks it when it connects and before each handshake. New connections use its newest certificates;
+    /// existing connections stay as they are.
+    ///
+    /// The authorities add up with those of the other methods and of the URL. A client certificate may come from one
+    /// source only. The URL may not name files that can be read only once, such as pipes.
+    ///
+    /// When the function fails, `connect` fails with [`BackendErrorKind::Tls`](crate::BackendErrorKind::Tls). Later,
+    /// connections use the certificates from before, and the manager logs the reason once, as
+    /// [`lock.certificates_not_read`](crate::guide::telemetry). The same is true for certificates that can't be used,
+    /// and for a panic, which the library catches and counts in [`LockStats`](crate::LockStats).
+    ///
+    /// The function may block: it runs on a thread of its own. A handshake waits at most 250 ms for it, and then uses the
+    /// certificates from before, while `connect` waits up to the command timeout. Only one call runs at a time. It is
+    /// called often, so it keeps its own cache if a call is expensive. Defaults to none.
+    ///
+    /// ```
+    /// # use lock_core::{Certificates, LockManager, Tls};
+    /// # fn newest_certificate() -> std::io::Result<(Vec<u8>, Vec<u8>)> { Ok(Default::default()) }
+    /// let tls = Tls::new().provider(|| {
+    ///     let (certificate, key) = newest_certificate()?;
+    ///     Ok::<_, std::io::Error>(Certificates::new().client_pem(certificate, key))
+    /// });
+    /// let builder = LockManager::builder().tls(tls);
+    /// ```
+    pub fn provider<E>(
+        mut self,
+        provider: impl Fn() -> Result<Certificates, E> + Send + Sync + 'static,
+    ) -> Self
+    where
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.provider = Some(Arc::new(move || provider().map_err(Into::into)));
         self
     }
 
@@ -86,8 +159,19 @@ impl fmt::Debug for Tls {
         f.debug_struct("Tls")
             .field("ca", &self.ca)
             .field("client", &self.client.as_ref().map(|(chain, _)| chain))
+            .field("has_provider", &self.provider.is_some())
             .field("server_name", &self.server_name)
             .field("has_config", &self.config.is_some())
+            .finish()
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates")
+            .field("ca", &self.ca)
+            .field("client", &self.client.as_ref().map(|(chain, _)| chain))
             .finish()
     }
 }
@@ -95,7 +179,7 @@ impl fmt::Debug for Tls {
 impl fmt::Debug for PemSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Bytes(bytes) | Self::Provided(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::File(path) => write!(f, "{}", path.display()),
         }
     }

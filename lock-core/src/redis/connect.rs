@@ -227,8 +227,8 @@ async fn read_in_time<T>(
     read.unwrap_or_else(|_elapsed| {
         Err(LockError::advised(
             BackendErrorKind::TimedOut,
-            "the files of the certificates were not read in time",
-            "name regular files on a local disk, or give the bytes to `Tls`",
+            "the certificates were not read in time",
+            "name regular files on a local disk, give the bytes to `Tls`, or make its provider faster",
         ))
     })
 }

@@ -1,8 +1,8 @@
 //! TLS: reads certificates, and begins sessions.
 //!
-//! Certificates expire, and programs that renew them replace the files. So each handshake looks at the files first, and
-//! reads them again if they have changed. Until all of them can be read and fit each other, handshakes use what was read
-//! before. `expiry` reports certificates that were not renewed in time.
+//! Certificates expire, and programs that renew them replace the files, or give newer ones to the user's provider. So
+//! each handshake looks at the files and asks the provider first, and reads what has changed. Until all of it can be read
+//! and fits together, handshakes use what was read before. `expiry` reports certificates that were not renewed in time.
 
 use std::borrow::Cow;
 use std::fs::Metadata;
@@ -27,10 +27,12 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use self::expiry::{Certificate, Reported};
 use self::failure::Peer;
 use super::deployment::TlsFiles;
-use crate::config::tls::{PemSource, Tls};
+use crate::config::tls::{Certificates, PemSource, Tls};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
-use crate::telemetry::{CertificateOwner, LockEvent, Reporter};
+use crate::telemetry::{CertificateOwner, LockEvent, PanicSource, Reporter};
+use lock_protocol::codec::MAX_ERROR_TEXT;
+use lock_protocol::wire::tidy;
 
 mod expiry;
 mod failure;
@@ -38,12 +40,12 @@ pub(super) mod session;
 
 pub(super) use failure::session_error;
 
-/// What errors call the files.
+/// What errors call the certificates and the key.
 const CA: &str = "the CA certificates";
 const CERTIFICATE: &str = "the client certificate";
 const KEY: &str = "the client key";
 
-/// How long a handshake waits until the files have been looked at. They may be on a network that is down.
+/// How long a handshake waits for a look at files and provider. Files may be on a network that is down.
 const LOOKING: Duration = Duration::from_millis(250);
 
 /// The pause between two looks at the end of the client certificate, unless it has to be reported earlier. The
@@ -58,8 +60,10 @@ pub(super) struct TlsClient {
     files: TlsFiles,
     server_name: Option<ServerName<'static>>,
     current: Mutex<Current>,
-    /// Held while a handshake looks at the files.
+    /// The turn of the handshake that looks at files and provider. No other one waits longer for it than [`LOOKING`].
     looking: Arc<tokio::sync::Mutex<()>>,
+    /// There is something to look at.
+    can_change: bool,
     /// The certificates that expire soon.
     expiring: Reported,
     reporter: Arc<Reporter>,
@@ -69,15 +73,22 @@ struct Current {
     config: Arc<ClientConfig>,
     /// The certificate that the client shows to servers.
     client: Option<Arc<ClientCertificate>>,
-    /// The files when they were read. Empty if they can't be read twice.
-    read: Vec<Version>,
+    read: Read,
     /// The text of the last error that was reported since then.
     reported: Option<String>,
 }
 
+/// What was read of the sources that may change.
+#[derive(Default, PartialEq, Eq)]
+struct Read {
+    /// The files. Empty if they can't be read twice.
+    files: Vec<Version>,
+    provided: Option<Certificates>,
+}
+
 struct ClientCertificate {
     certificate: Certificate<'static>,
-    /// The file that has it.
+    /// The file or other source that has it.
     location: String,
 }
 
@@ -122,11 +133,18 @@ impl TlsClient {
         };
         let server_name = name.map(server_name).transpose()?;
         // Before the files are read: what changes meanwhile is read again.
-        let read = versions(&files);
+        let versions = versions(&files);
+        let provided = ask(&tls, &reporter)?;
+        if matches!(versions, Ok(None)) && provided.is_some() {
+            return Err(tls_error(
+                "a provider of certificates, and a file that can be read only once, such as a pipe",
+                "name regular files, or return all certificates from the provider",
+            ));
+        }
         let (config, client) = match &tls.config {
             Some(config) => {
-                let has_other = !tls.ca.is_empty() || tls.client.is_some();
-                if has_other || files.names_files() {
+                let has_pem = !tls.ca.is_empty() || tls.client.is_some();
+                if has_pem || provided.is_some() || files.names_files() {
                     return Err(tls_error(
                         "two sources of certificates: a configuration of rustls, and PEM",
                         "remove one of them",
@@ -134,18 +152,23 @@ impl TlsClient {
                 }
                 (Arc::clone(config), None)
             }
-            None => client_config(&tls, &files)?,
+            None => client_config(&tls, &files, provided.as_ref())?,
+        };
+        let read = Read {
+            files: versions?.unwrap_or_default(),
+            provided,
         };
         let current = Current {
             config,
             client,
-            read: read?.unwrap_or_default(),
+            read,
             reported: None,
         };
         Ok(Self {
             tls,
             files,
             server_name,
+            can_change: current.read != Read::default(),
             current: Mutex::new(current),
             looking: Arc::default(),
             expiring: Reported::default(),
@@ -160,9 +183,8 @@ impl TlsClient {
 
     /// Returns the configuration of a handshake that begins now, for [`connect`](Self::connect).
     pub(super) async fn config(self: &Arc<Self>) -> Arc<ClientConfig> {
-        let has_files = !self.current.lock().read.is_empty();
-        if has_files {
-            let _elapsed = tokio::time::timeout(LOOKING, self.look_at_files()).await;
+        if self.can_change {
+            let _elapsed = tokio::time::timeout(LOOKING, self.look()).await;
         }
         self.report_client_certificate();
         Arc::clone(&self.current.lock().config)
@@ -203,7 +225,7 @@ impl TlsClient {
             let pause = due_in.unwrap_or(BETWEEN_LOOKS);
             tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, BETWEEN_LOOKS)).await;
             if self.client_certificate_due_in() == Some(Duration::ZERO) {
-                // Its file may have a newer one, which no handshake has needed yet.
+                // The file or the provider may have a newer one, which no handshake has needed yet.
                 self.config().await;
             }
         }
@@ -239,18 +261,18 @@ impl TlsClient {
         }
     }
 
-    /// Reads the files again if they have changed, and reports why they can't be used.
+    /// Looks at the files and asks the provider. Reads what has changed, and reports why it can't be used.
     ///
     /// # Cancel safety
     /// Continues for other handshakes.
-    async fn look_at_files(self: &Arc<Self>) {
+    async fn look(self: &Arc<Self>) {
         let turn = Arc::clone(&self.looking).lock_owned().await;
         let (looked, is_over) = oneshot::channel::<()>();
         let client = Arc::clone(self);
         // A thread of its own, because the drop of a runtime would wait for a blocking task.
         let thread = std::thread::Builder::new().name("lock-certificates".into());
         let started = thread.spawn(move || {
-            let failure = client.take_changed_files();
+            let failure = client.take_changes();
             drop(turn);
             drop(looked);
             if let Some(error) = failure {
@@ -264,7 +286,7 @@ impl TlsClient {
     }
 
     /// Blocks. Returns an error that was not reported yet.
-    fn take_changed_files(&self) -> Option<LockError> {
+    fn take_changes(&self) -> Option<LockError> {
         let error = match self.read_if_changed() {
             Ok(None) => {
                 self.current.lock().reported = None;
@@ -283,16 +305,18 @@ impl TlsClient {
     }
 
     fn read_if_changed(&self) -> Result<Option<Current>, LockError> {
-        let Some(read) = versions(&self.files)? else {
+        let Some(files) = versions(&self.files)? else {
             return Err(tls_error(
                 "one of the files of certificates was replaced by something else, such as a pipe or a folder",
                 "put a regular file there",
             ));
         };
+        let provided = ask(&self.tls, &self.reporter)?;
+        let read = Read { files, provided };
         if read == self.current.lock().read {
             return Ok(None);
         }
-        let (config, client) = client_config(&self.tls, &self.files)?;
+        let (config, client) = client_config(&self.tls, &self.files, read.provided.as_ref())?;
         Ok(Some(Current {
             config,
             client,
@@ -300,6 +324,21 @@ impl TlsClient {
             reported: None,
         }))
     }
+}
+
+/// Asks the user's provider, if there is one. It is foreign code, and so is its error.
+fn ask(tls: &Tls, reporter: &Reporter) -> Result<Option<Certificates>, LockError> {
+    let Some(function) = &tls.provider else {
+        return Ok(None);
+    };
+    let asking = || function().map_err(|error| tidy(&error.to_string(), MAX_ERROR_TEXT));
+    let text = match reporter.guarded(PanicSource::Certificates, asking) {
+        Some(Ok(provided)) => return Ok(Some(provided)),
+        Some(Err(reason)) => format!("the provider of certificates failed ({reason})"),
+        None => "the provider of certificates panicked".to_owned(),
+    };
+    let advice = "see what it says; each new connection asks it again";
+    Err(tls_error(text, advice))
 }
 
 /// Returns the versions of the files; `None` if one of them can be read only once, as a pipe.
@@ -349,26 +388,40 @@ fn provider() -> Arc<CryptoProvider> {
 /// What handshakes use, and the client certificate in it, if its end can be read.
 type Made = (Arc<ClientConfig>, Option<Arc<ClientCertificate>>);
 
-fn client_config(tls: &Tls, files: &TlsFiles) -> Result<Made, LockError> {
-    let roots = roots(tls, files)?;
+fn client_config(
+    tls: &Tls,
+    files: &TlsFiles,
+    provided: Option<&Certificates>,
+) -> Result<Made, LockError> {
+    let roots = roots(tls, files, provided)?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| tls_error(format!("TLS cannot begin ({error})"), "see the cause"))?
         .with_root_certificates(roots);
     let url_files = files.certificate.as_ref().zip(files.key.as_ref());
-    let of_url = url_files
-        .map(|(certificate, key)| [certificate, key].map(|path| PemSource::File(path.clone())));
-    let (certificate, key) = match (&tls.client, of_url) {
-        (Some(_), Some(_)) => {
-            return Err(tls_error(
-                "two client certificates: the URL names one, and `Tls` has one",
-                "remove one of them",
-            ));
-        }
-        (None, None) => return Ok((Arc::new(builder.with_no_client_auth()), None)),
-        (Some((certificate, key)), None) => (certificate.clone(), key.clone()),
-        (None, Some([certificate, key])) => (certificate, key),
+    let of_url = url_files.map(|(certificate, key)| {
+        (
+            PemSource::File(certificate.clone()),
+            PemSource::File(key.clone()),
+        )
+    });
+    let sources = [
+        ("the URL", of_url),
+        ("`Tls`", tls.client.clone()),
+        ("its provider", provided.and_then(|it| it.client.clone())),
+    ];
+    let mut sources = sources
+        .into_iter()
+        .filter_map(|(name, client)| Some((name, client?)));
+    let Some((name, (certificate, key))) = sources.next() else {
+        return Ok((Arc::new(builder.with_no_client_auth()), None));
     };
+    if let Some((other, _)) = sources.next() {
+        return Err(tls_error(
+            format!("two client certificates: {name} has one, and {other} has one"),
+            "remove one of them",
+        ));
+    }
     let chain = certificates(&certificate, CERTIFICATE)?;
     let private_key = private_key(&key)?;
     let leaf = chain.first().cloned();
@@ -382,7 +435,7 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<Made, LockError> {
         .with_client_auth_cert(chain, private_key)
         .map_err(|error| {
             let file = match &certificate {
-                PemSource::Bytes(_) => "client.pem".into(),
+                PemSource::Bytes(_) | PemSource::Provided(_) => "client.pem".into(),
                 PemSource::File(path) => path.to_string_lossy(),
             };
             let shows = format!("`openssl x509 -in {file} -noout -text` shows it");
@@ -408,10 +461,16 @@ fn client_config(tls: &Tls, files: &TlsFiles) -> Result<Made, LockError> {
 }
 
 /// Returns the authorities that this manager trusts.
-fn roots(tls: &Tls, files: &TlsFiles) -> Result<RootCertStore, LockError> {
+fn roots(
+    tls: &Tls,
+    files: &TlsFiles,
+    provided: Option<&Certificates>,
+) -> Result<RootCertStore, LockError> {
     let mut roots = RootCertStore::empty();
     let of_url = files.ca.iter().cloned().map(PemSource::File);
-    let sources: Vec<_> = tls.ca.iter().cloned().chain(of_url).collect();
+    let of_provider = provided.iter().flat_map(|it| it.ca.iter().cloned());
+    let sources = tls.ca.iter().cloned().chain(of_url).chain(of_provider);
+    let sources: Vec<_> = sources.collect();
     for source in &sources {
         for certificate in certificates(source, CA)? {
             roots.add(certificate).map_err(|error| {
@@ -469,7 +528,7 @@ fn private_key(source: &PemSource) -> Result<PrivateKeyDer<'static>, LockError> 
 
 fn read(source: &PemSource, what: &str) -> Result<Arc<[u8]>, LockError> {
     match source {
-        PemSource::Bytes(bytes) => Ok(Arc::clone(bytes)),
+        PemSource::Bytes(bytes) | PemSource::Provided(bytes) => Ok(Arc::clone(bytes)),
         PemSource::File(path) => {
             let bytes = std::fs::read(path).map_err(|error| unreadable(what, path, &error))?;
             Ok(bytes.into())
@@ -480,6 +539,7 @@ fn read(source: &PemSource, what: &str) -> Result<Arc<[u8]>, LockError> {
 fn shown(source: &PemSource) -> String {
     match source {
         PemSource::Bytes(_) => "the PEM of `Tls`".to_owned(),
+        PemSource::Provided(_) => "the PEM of the provider".to_owned(),
         PemSource::File(path) => path.display().to_string(),
     }
 }

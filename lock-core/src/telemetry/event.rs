@@ -278,7 +278,8 @@ pub enum LockEvent<'a> {
         /// The error of the provider.
         reason: Option<&'a str>,
     },
-    /// The files of certificates have changed, and can't be used yet. Connections use what was read before.
+    /// The files of certificates have changed and can't be used yet, or the provider of certificates failed. Connections
+    /// use what was read before.
     #[non_exhaustive]
     CertificatesNotRead {
         /// The failure.
@@ -290,7 +291,7 @@ pub enum LockEvent<'a> {
     CertificateExpiresSoon {
         /// Who shows it.
         owner: CertificateOwner,
-        /// Where a newer one is needed: the file of the client certificate, or the host of the server.
+        /// Where a newer one is needed: the file or other source of the client certificate, or the host of the server.
         location: &'a str,
         /// How long it is still valid. Zero if it has expired.
         remaining: Duration,

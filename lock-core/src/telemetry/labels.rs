@@ -285,6 +285,8 @@ labels! {
         Recorder = "metrics_recorder",
         /// A provider of credentials.
         Credentials = "credential_provider",
+        /// A provider of certificates.
+        Certificates = "certificate_provider",
         /// The function that returns the tag of a holder.
         HolderTag = "holder_tag",
         /// The function of an [address map](crate::LockManagerBuilder::address_map).

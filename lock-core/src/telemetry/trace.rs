@@ -319,7 +319,7 @@ fn write_for_operators(event: &LockEvent<'_>) {
         LockEvent::CertificatesNotRead { error } => server!(
             WARN, "lock.certificates_not_read",
             { error.type = error_type(error), error = text(error), },
-            "the files of certificates have changed and can't be used yet; connections use what was read before"
+            "new certificates can't be read or used yet; connections use what was read before"
         ),
         LockEvent::CertificateExpiresSoon {
             owner,

@@ -15,6 +15,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 mod advice;
 mod authorities;
 mod expiry;
+mod provider;
 mod replaced;
 
 const NAME: &str = "order:42";

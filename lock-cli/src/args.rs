@@ -13,7 +13,6 @@ use lock_core::{FencingToken, ManagerConfig, parse_address_map};
 use crate::duration;
 use crate::exit::{self, Exit};
 use crate::failure::Failure;
-use crate::text::tidy;
 
 #[cfg(unix)]
 mod run;
@@ -134,7 +133,7 @@ impl GlobalArgs {
         let address_map = self.address_map.as_deref();
         if let Some(text) = address_map.filter(|text| !text.is_empty()) {
             config.address_map = parse_address_map(text).map_err(|advice| {
-                let text = format!("invalid --address-map `{}`: {advice}", tidy(text));
+                let text = format!("invalid --address-map `{text}`: {advice}");
                 Failure::new(Exit::Config, "configuration", text)
             })?;
         }

@@ -9,6 +9,7 @@ use crate::args;
 use crate::exit::{Exit, TABLE};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::page::Page;
 
 /// The shells for which files are written.
 const SHELLS: [Shell; 5] = [
@@ -23,14 +24,15 @@ const SHELLS: [Shell; 5] = [
 pub(crate) fn completions(shell: Shell, output: &Output) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut completed(), "lockctl", &mut script);
-    output.print(&String::from_utf8_lossy(&script))?;
+    let script = String::from_utf8_lossy(&script).into_owned();
+    output.print(&Page::generated(script))?;
     Ok(Exit::Success)
 }
 
 /// Prints a manual page.
 pub(crate) fn man(command: Option<&str>, output: &Output) -> Result<Exit, Failure> {
     let page = page(command)?;
-    output.print(&page)?;
+    output.print(&Page::generated(page))?;
     Ok(Exit::Success)
 }
 
@@ -108,7 +110,7 @@ pub fn write_assets(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     let write = |name: String, text: &str| std::fs::write(folder.join(name), text);
     let command = public();
-    let other = |failure: Failure| io::Error::other(failure.text);
+    let other = |failure: Failure| io::Error::other(failure.text.to_string());
     write("lockctl.1".to_owned(), &page(None).map_err(other)?)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let name = sub.get_name();

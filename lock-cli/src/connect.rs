@@ -8,7 +8,6 @@ use crate::args::GlobalArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::tidy;
 use crate::wording;
 
 /// How long the release of a lock may take at the end: as long as a service has for its shutdown.
@@ -37,9 +36,8 @@ fn warn_of_unknown_variables(output: &Output) {
         };
         if !VARIABLES.contains(&end) {
             output.warning(&format!(
-                "warning: unknown variable `{}`; lockctl reads DISTRIBUTED_LOCK_URL, \
-                 DISTRIBUTED_LOCK_PREFIX and DISTRIBUTED_LOCK_ADDRESS_MAP",
-                tidy(&name)
+                "warning: unknown variable `{name}`; lockctl reads DISTRIBUTED_LOCK_URL, \
+                 DISTRIBUTED_LOCK_PREFIX and DISTRIBUTED_LOCK_ADDRESS_MAP"
             ));
         }
     }

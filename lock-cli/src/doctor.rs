@@ -3,8 +3,6 @@
 //! It has a connection of its own, because the library refuses to connect to a server with some of these
 //! defects. It reads INFO only, since many services forbid CONFIG.
 
-use std::fmt::Write as _;
-
 use redis::RedisError;
 use serde::Serialize;
 
@@ -12,7 +10,8 @@ use crate::args::{DoctorArgs, GlobalArgs};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{self, Output};
+use crate::output::Output;
+use crate::page::{self, Line, Page, Paint};
 
 mod connection;
 mod info;
@@ -44,58 +43,58 @@ struct Check {
     id: &'static str,
     level: Level,
     /// What was found.
-    text: String,
+    text: Line,
     /// What it means for locks.
-    means: String,
+    means: Line,
     /// What to do. Empty if nothing has to be done.
     #[serde(rename = "do")]
-    advice: String,
+    advice: Line,
     /// Why it was not checked.
     #[serde(skip)]
-    skipped: Option<String>,
+    skipped: Option<Line>,
 }
 
 impl Check {
-    fn new(id: &'static str, level: Level, text: impl Into<String>) -> Self {
+    fn new(id: &'static str, level: Level, text: impl AsRef<str>) -> Self {
         Self {
             id,
             level,
-            text: text.into(),
-            means: usual_meaning(id).to_owned(),
-            advice: String::new(),
+            text: Line::new(text.as_ref()),
+            means: Line::new(usual_meaning(id)),
+            advice: Line::default(),
             skipped: None,
         }
     }
 
     /// A check that could not run.
-    fn skipped(id: &'static str, reason: impl Into<String>) -> Self {
-        let reason = reason.into();
+    fn skipped(id: &'static str, reason: impl AsRef<str>) -> Self {
+        let reason = reason.as_ref();
         Self {
-            skipped: Some(reason.clone()),
+            skipped: Some(Line::new(reason)),
             ..Self::new(id, Level::Note, format!("not checked: {reason}"))
         }
         .advice("to check it, run `lockctl doctor` as a user with these rights")
     }
 
-    fn ok(id: &'static str, text: impl Into<String>) -> Self {
+    fn ok(id: &'static str, text: impl AsRef<str>) -> Self {
         Self::new(id, Level::Ok, text)
     }
 
-    fn warn(id: &'static str, text: impl Into<String>) -> Self {
+    fn warn(id: &'static str, text: impl AsRef<str>) -> Self {
         Self::new(id, Level::Warn, text)
     }
 
-    fn fail(id: &'static str, text: impl Into<String>) -> Self {
+    fn fail(id: &'static str, text: impl AsRef<str>) -> Self {
         Self::new(id, Level::Fail, text)
     }
 
-    fn means(mut self, means: impl Into<String>) -> Self {
-        self.means = means.into();
+    fn means(mut self, means: impl AsRef<str>) -> Self {
+        self.means = Line::new(means.as_ref());
         self
     }
 
-    fn advice(mut self, advice: impl Into<String>) -> Self {
-        self.advice = advice.into();
+    fn advice(mut self, advice: impl AsRef<str>) -> Self {
+        self.advice = Line::new(advice.as_ref());
         self
     }
 }
@@ -203,17 +202,12 @@ fn report(
             checks,
         })?;
     } else {
-        let mut text = String::new();
-        write_checks(&mut text, checks, output);
+        let mut page = Page::default();
+        write_checks(&mut page, checks, output);
         let user = user.map(|user| format!("; {user}")).unwrap_or_default();
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{address}: {}{user}{}",
-            summary(checks),
-            failed_rights(checks)
-        );
-        output.print(&text)?;
+        let (summary, failed) = (summary(checks), failed_rights(checks));
+        page.line(&format!("{address}: {summary}{user}{failed}"));
+        output.print(&page)?;
     }
     let is_bad = failed > 0 || args.strict && warnings > 0;
     Ok(if is_bad { Exit::No } else { Exit::Success })
@@ -221,11 +215,11 @@ fn report(
 
 /// Writes the checks. Those that were skipped for the same reason have one line, so that a missing
 /// right is named once.
-fn write_checks(text: &mut String, checks: &[Check], output: &Output) {
+fn write_checks(page: &mut Page, checks: &[Check], output: &Output) {
     let mut reasons = Vec::new();
     for check in checks {
         let Some(reason) = &check.skipped else {
-            write_check(text, check, output);
+            write_check(page, check, output);
             continue;
         };
         if reasons.contains(&reason) {
@@ -238,35 +232,34 @@ fn write_checks(text: &mut String, checks: &[Check], output: &Output) {
         let ids: Vec<_> = same.map(|check| check.id).collect();
         let merged = Check {
             id: "not checked",
-            text: format!("{}: {reason}", ids.join(", ")),
-            means: String::new(),
+            text: Line::new(&format!("{}: {reason}", ids.join(", "))),
+            means: Line::default(),
             ..check.clone()
         };
-        write_check(text, &merged, output);
+        write_check(page, &merged, output);
     }
 }
 
 /// The word that names a level, and its colour.
-fn word(level: Level) -> (&'static str, output::Paint) {
+fn word(level: Level) -> (&'static str, Paint) {
     match level {
-        Level::Ok => ("ok", output::GREEN),
-        Level::Note => ("note", output::YELLOW),
-        Level::Warn => ("warn", output::YELLOW),
-        Level::Fail => ("FAIL", output::RED),
+        Level::Ok => ("ok", page::GREEN),
+        Level::Note => ("note", page::YELLOW),
+        Level::Warn => ("warn", page::YELLOW),
+        Level::Fail => ("FAIL", page::RED),
     }
 }
 
-fn write_check(text: &mut String, check: &Check, output: &Output) {
+fn write_check(page: &mut Page, check: &Check, output: &Output) {
     let (word, paint) = word(check.level);
-    let word = paint.on(&format!("{word:<4}"));
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{word}  {:<15}  {}", check.id, check.text);
+    let Check { id, text, .. } = check;
+    page.painted(paint, &format!("{word:<4}"));
+    page.line(&format!("  {id:<15}  {text}"));
     // A note is no defect, and most need nothing.
     let explained = check.level >= Level::Warn || output.is_verbose();
     for (name, line) in [("means", &check.means), ("do", &check.advice)] {
-        if explained && !line.is_empty() {
-            // As above.
-            let _ = writeln!(text, "      {name:<6} {line}");
+        if explained && *line != Line::default() {
+            page.line(&format!("      {name:<6} {line}"));
         }
     }
 }

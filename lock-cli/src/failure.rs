@@ -6,6 +6,7 @@ use std::io;
 use lock_core::{BackendErrorKind, LockError};
 
 use crate::exit::Exit;
+use crate::page::Line;
 use crate::wording;
 
 /// A failure of a command.
@@ -15,19 +16,19 @@ pub(crate) struct Failure {
     /// The kind in `--json`: a word that does not change.
     pub(crate) kind: &'static str,
     /// One line for people.
-    pub(crate) text: String,
+    pub(crate) text: Line,
     /// The causes, for `-v`.
-    pub(crate) causes: Vec<String>,
+    pub(crate) causes: Vec<Line>,
     /// The reader of the output has ended, so nothing is reported.
     pub(crate) is_silent: bool,
 }
 
 impl Failure {
-    pub(crate) fn new(exit: Exit, kind: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(exit: Exit, kind: &'static str, text: impl AsRef<str>) -> Self {
         Self {
             exit,
             kind,
-            text: text.into(),
+            text: Line::new(text.as_ref()),
             causes: Vec::new(),
             is_silent: false,
         }
@@ -41,7 +42,7 @@ impl Failure {
     pub(crate) fn caused_by(mut self, error: &dyn Error) -> Self {
         let mut source = error.source();
         while let Some(cause) = source {
-            self.causes.push(cause.to_string());
+            self.causes.push(Line::new(&cause.to_string()));
             source = cause.source();
         }
         self
@@ -114,5 +115,34 @@ fn backend_class(kind: BackendErrorKind) -> (Exit, &'static str) {
         | BackendErrorKind::SlotMoving
         | BackendErrorKind::TooManyClients => (Exit::Unavailable, "unavailable"),
         _ => (Exit::Internal, "internal"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nested(io::Error);
+
+    impl std::fmt::Display for Nested {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("outer\x1b[31m")
+        }
+    }
+
+    impl Error for Nested {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn texts_and_causes_are_escaped() {
+        let error = Nested(io::Error::other("inner\x1b[31m\nlockctl: forged"));
+        let failure = Failure::internal("cannot connect", &error);
+        assert_eq!(failure.text.as_str(), "cannot connect: outer\\u{1b}[31m");
+        let causes: Vec<_> = failure.causes.iter().map(Line::as_str).collect();
+        assert_eq!(causes, ["inner\\u{1b}[31m\\u{a}lockctl: forged"]);
     }
 }

@@ -15,6 +15,7 @@ mod exit;
 mod failure;
 mod list;
 mod output;
+mod page;
 mod release;
 #[cfg(unix)]
 mod run;

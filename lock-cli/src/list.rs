@@ -8,7 +8,6 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::table;
-use crate::text::tidy;
 use crate::view::{self, LockRecord};
 
 /// Locks that match a pattern.
@@ -101,15 +100,13 @@ pub(crate) async fn run(
 
 /// Says where no lock was found: services may use another prefix.
 fn nothing(prefix: &str, pattern: &str) -> String {
-    let keys = format!("{}{}", tidy(prefix), tidy(pattern));
     let origin = if prefix == DEFAULT_PREFIX {
         "the default"
     } else {
         "from --prefix or DISTRIBUTED_LOCK_PREFIX"
     };
-    let prefix = tidy(prefix);
     format!(
-        "no lock has a key that matches `{keys}`; the prefix is `{prefix}` ({origin}), so check that it is the one \
+        "no lock has a key that matches `{prefix}{pattern}`; the prefix is `{prefix}` ({origin}), so check that it is the one \
          of the services"
     )
 }

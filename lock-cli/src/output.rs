@@ -8,22 +8,7 @@ use serde::Serialize;
 
 use crate::args::{self, Color, GlobalArgs};
 use crate::failure::Failure;
-
-/// A style of text. The output removes it where it is not wanted.
-#[derive(Clone, Copy)]
-pub(crate) struct Paint(&'static str);
-
-pub(crate) const BOLD: Paint = Paint("1");
-pub(crate) const RED: Paint = Paint("1;31");
-pub(crate) const GREEN: Paint = Paint("32");
-pub(crate) const YELLOW: Paint = Paint("33");
-
-impl Paint {
-    pub(crate) fn on(self, text: &str) -> String {
-        let Self(code) = self;
-        format!("\x1b[{code}m{text}\x1b[0m")
-    }
-}
+use crate::page::{self, Line, Page};
 
 /// Writes results, warnings and failures.
 pub(crate) struct Output {
@@ -37,10 +22,10 @@ pub(crate) struct Output {
 struct FailureRecord<'a> {
     schema: &'static str,
     kind: &'a str,
-    text: &'a str,
+    text: &'a Line,
     exit: u8,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    causes: &'a [String],
+    #[serde(skip_serializing_if = "<[Line]>::is_empty")]
+    causes: &'a [Line],
 }
 
 impl Output {
@@ -93,18 +78,16 @@ impl Output {
         self.verbose
     }
 
-    /// Writes text to stdout, without the styles that the reader cannot show.
-    pub(crate) fn print(&self, text: &str) -> io::Result<()> {
+    /// Writes a page to stdout, without the styles that the reader cannot show.
+    pub(crate) fn print(&self, page: &Page) -> io::Result<()> {
         let mut stdout = AutoStream::new(io::stdout(), self.color);
-        stdout.write_all(text.as_bytes())?;
+        stdout.write_all(page.as_str().as_bytes())?;
         stdout.flush()
     }
 
     /// Writes one object to stdout, as a line of JSON.
     pub(crate) fn record(&self, record: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_string(record).map_err(io::Error::other)?;
-        line.push('\n');
-        self.print(&line)
+        self.print(&page::json(record).map_err(io::Error::other)?)
     }
 
     /// Writes a line to stderr, unless the user wants no notes.
@@ -146,17 +129,17 @@ impl Output {
                 causes,
             });
         }
-        self.complain(&failure.text);
+        self.complain(failure.text.as_str());
         for cause in causes {
             self.complain(&format!("caused by: {cause}"));
         }
         Ok(())
     }
 
-    /// Writes a line to stderr.
+    /// Writes a line to stderr. Its text may come from outside.
     fn complain(&self, text: &str) {
         let mut stderr = AutoStream::new(io::stderr(), self.color);
         // The work does not depend on a reader of stderr.
-        let _ = writeln!(stderr, "lockctl: {text}");
+        let _ = writeln!(stderr, "lockctl: {}", Line::new(text));
     }
 }

@@ -10,8 +10,9 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::page::Page;
 use crate::show;
-use crate::text::{human, millis, tidy};
+use crate::text::{human, millis};
 use crate::view::{self, HolderRecord};
 use crate::wording;
 
@@ -99,7 +100,7 @@ async fn check_held(
         LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
             let text = format!(
                 "the lock `{}` has {}; --now frees it",
-                tidy(&args.name),
+                args.name,
                 view::without_holder(lock).unwrap_or_default(),
             );
             Err(Failure::new(Exit::No, "not-held", text))
@@ -109,7 +110,7 @@ async fn check_held(
 }
 
 fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
-    let name = tidy(&args.name);
+    let name = &args.name;
     let holder = || lock.holder().map(view::label);
     let of = view::holding(lock).or_else(holder);
     let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
@@ -128,7 +129,8 @@ fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
 }
 
 fn is_confirmed(question: &str, output: &Output) -> Result<bool, Failure> {
-    output.print(question)?;
+    let mut page = Page::default();
+    output.print(page.text(question))?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(
@@ -175,14 +177,14 @@ fn host() -> Option<String> {
 fn foreign_key(name: &str, found: &str) -> Failure {
     let text = format!(
         "the key of `{}` holds {}, which is no lock of this library; --foreign deletes it",
-        tidy(name),
+        name,
         wording::plain(found)
     );
     Failure::new(Exit::Config, "foreign-key", text)
 }
 
 fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failure {
-    let name = tidy(&args.name);
+    let name = &args.name;
     match error {
         AdminError::Changed { now, found, .. } => {
             let now = match (now, found) {
@@ -232,7 +234,7 @@ fn report(
         })?;
         return Ok(Exit::Success);
     }
-    let name = tidy(&args.name);
+    let name = &args.name;
     // A shared lock is released for all its holders, and the label is that of the first one.
     let holder = |holder| view::holding(lock).unwrap_or_else(|| view::label(holder));
     let of = previous.map(|previous| format!(" of {}", holder(previous)));
@@ -244,12 +246,13 @@ fn report(
             "the holder learns of it at its next renewal"
         };
         let free = human(released.free_at);
-        format!("revoked the lock `{name}`{of}; it is free in {free}, and {learn}\n")
+        format!("revoked the lock `{name}`{of}; it is free in {free}, and {learn}")
     } else if released.granted {
-        format!("freed the lock `{name}`{of}; the next waiter has it\n")
+        format!("freed the lock `{name}`{of}; the next waiter has it")
     } else {
-        format!("freed the lock `{name}`{of}\n")
+        format!("freed the lock `{name}`{of}")
     };
-    output.print(&text)?;
+    let mut page = Page::default();
+    output.print(page.line(&text))?;
     Ok(Exit::Success)
 }

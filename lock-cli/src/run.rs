@@ -16,7 +16,8 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::{flag, human, tidy};
+use crate::page::Line;
+use crate::text::{flag, human};
 use crate::view;
 
 mod child;
@@ -150,9 +151,10 @@ impl Job<'_> {
             let mut failure = connect::failure(self.global, error);
             if error.is_lost() {
                 // The server has granted the lock, and did not renew it.
-                let name = tidy(&self.args.name);
-                failure.text =
-                    format!("lost the lock `{name}` before the command began; nothing was run");
+                let name = &self.args.name;
+                failure.text = Line::new(&format!(
+                    "lost the lock `{name}` before the command began; nothing was run"
+                ));
             }
             return Err(failure);
         }
@@ -173,9 +175,10 @@ impl Job<'_> {
         };
         let lock = lock.ok().and_then(Result::ok);
         let without_holder = lock.as_ref().and_then(view::without_holder);
-        failure.text = contended_text(&self.args.name, error, without_holder, exit);
+        let text = contended_text(&self.args.name, error, without_holder, exit);
+        failure.text = Line::new(&text);
         if skip && !self.output.is_json() {
-            self.output.note(&failure.text);
+            self.output.note(failure.text.as_str());
             return Ok(exit);
         }
         Err(failure)
@@ -271,7 +274,7 @@ impl Job<'_> {
         self.output.note(&format!(
             "warning: the server did not confirm that lockctl gave up the lock `{}`; if lockctl still has it, \
              it ends within {}",
-            tidy(&self.args.name),
+            self.args.name,
             human(self.args.ttl)
         ));
     }
@@ -338,7 +341,6 @@ fn contended_text(
     without_holder: Option<String>,
     exit: Exit,
 ) -> String {
-    let name = tidy(name);
     let state = match (without_holder, error.holder()) {
         (Some(state), _) => format!("has {state}"),
         (None, Some(holder)) => format!("is held by {}", held_by(holder)),

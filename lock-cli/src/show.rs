@@ -8,9 +8,10 @@ use crate::args::{GlobalArgs, ListArgs, NameArgs};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{BOLD, Output};
+use crate::output::Output;
+use crate::page::{BOLD, Page};
 use crate::table;
-use crate::text::{human, rfc3339, tidy};
+use crate::text::{human, rfc3339};
 use crate::view::{self, LockRecord};
 use crate::wording;
 
@@ -64,9 +65,8 @@ pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArg
     let held = held.map_or_else(|_| Vec::new(), |found| found.locks);
     let names = held.iter().map(|lock| lock.name.as_str());
     let similar = similar(name, names);
-    let mut text = format!("no lock `{}` is held", tidy(name));
+    let mut text = format!("no lock `{name}` is held");
     if !similar.is_empty() {
-        let similar: Vec<_> = similar.into_iter().map(tidy).collect();
         // Writing to a string cannot fail.
         let _ = write!(text, "; similar: {}", similar.join(", "));
     }
@@ -87,14 +87,13 @@ fn similar<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str>
 }
 
 /// Describes a lock for people.
-pub(crate) fn describe(lock: &LockInfo) -> String {
-    let mut text = String::new();
+pub(crate) fn describe(lock: &LockInfo) -> Page {
+    let mut page = Page::default();
     let mut line = |name: &str, value: &str| {
-        let name = BOLD.on(&format!("{name:<8}"));
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{name}  {value}");
+        let name = format!("{name:<8}");
+        page.painted(BOLD, &name).text("  ").line(value);
     };
-    line("name", &view::name(lock));
+    line("name", lock.name.as_str());
     line("key", &lock.key);
     match &lock.state {
         LockStatus::Held(holder) => {
@@ -134,14 +133,12 @@ pub(crate) fn describe(lock: &LockInfo) -> String {
     }
     line("waiting", &lock.waiters_total.to_string());
     if view::shared(lock).is_some() && !lock.holders.is_empty() {
-        text.push('\n');
-        text.push_str(&holders(lock));
+        page.end_line().append(&holders(lock));
     }
     if !lock.waiters.is_empty() {
-        text.push('\n');
-        text.push_str(&queue(lock));
+        page.end_line().append(&queue(lock));
     }
-    text
+    page
 }
 
 fn left(holder: &HolderInfo) -> String {
@@ -152,7 +149,7 @@ fn left(holder: &HolderInfo) -> String {
 }
 
 /// The holders of a shared lock. Those whose leases end first come first.
-fn holders(lock: &LockInfo) -> String {
+fn holders(lock: &LockInfo) -> Page {
     let rows: Vec<_> = lock
         .holders
         .iter()
@@ -170,7 +167,7 @@ fn holders(lock: &LockInfo) -> String {
     table::write(["HOLDER", "HOLDS", "LEFT"], &rows)
 }
 
-fn queue(lock: &LockInfo) -> String {
+fn queue(lock: &LockInfo) -> Page {
     let rows: Vec<_> = lock
         .waiters
         .iter()

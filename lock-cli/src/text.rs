@@ -1,4 +1,4 @@
-//! Times for people and for machines, and names on one line.
+//! Times for people and for machines.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -70,23 +70,6 @@ fn date(days: u64) -> (u64, u64, u64) {
         from_march - 9
     };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
-/// Escapes characters that could forge a line.
-pub(crate) fn tidy(text: &str) -> String {
-    let mut tidy = String::with_capacity(text.len());
-    for letter in text.chars() {
-        let changes_direction = matches!(
-            letter,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        );
-        if letter.is_control() || changes_direction {
-            tidy.extend(letter.escape_unicode());
-        } else {
-            tidy.push(letter);
-        }
-    }
-    tidy
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use lock_core::{HolderInfo, Kind, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
-use crate::text::{human, millis, rfc3339, tidy};
+use crate::text::{human, millis, rfc3339};
 use crate::wording;
 
 /// A lock, with the fields of the schemas `lockctl.lock/1` and `lockctl.show/1`.
@@ -311,15 +311,10 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
         _ => ("(free)".to_owned(), none(), none()),
     };
     [
-        name(lock),
+        lock.name.to_string(),
         holder,
         since,
         left,
         lock.waiters_total.to_string(),
     ]
-}
-
-/// The name of a lock, without characters that could forge a line.
-pub(crate) fn name(lock: &LockInfo) -> String {
-    tidy(lock.name.as_str())
 }

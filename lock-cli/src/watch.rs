@@ -14,7 +14,8 @@ use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::{human, rfc3339, tidy};
+use crate::page::Page;
+use crate::text::{human, rfc3339};
 use crate::view::{self, LockRecord};
 use crate::{list, show, table};
 
@@ -133,7 +134,7 @@ impl Watch<'_> {
                 Err(failure) if !passes(&failure) => return Err(failure),
                 Err(failure) => {
                     if !std::mem::replace(&mut is_down, true) {
-                        self.output.note(&failure.text);
+                        self.output.note(failure.text.as_str());
                     }
                 }
             }
@@ -182,30 +183,35 @@ impl Watch<'_> {
             LockStatus::Free => String::new(),
             _ => format!("  {holder}  waiting {waiting}"),
         };
-        Ok(self
-            .output
-            .print(&format!("{time}  {change:<7}  {name}{text}\n"))?)
+        let mut page = Page::default();
+        let line = format!("{time}  {change:<7}  {name}{text}");
+        Ok(self.output.print(page.line(&line))?)
     }
 
     /// Redraws a table.
     async fn redraw(&self) -> Result<Exit, Failure> {
         let screen = Screen::open()?;
         loop {
-            let text = match self.read().await {
-                Ok(locks) => {
-                    let rows: Vec<_> = locks.iter().map(view::row).collect();
-                    table::write(view::COLUMNS, &rows)
-                }
-                Err(failure) if passes(&failure) => format!("{}\n", failure.text),
-                Err(failure) => return Err(failure),
-            };
+            let read = self.read().await;
+            let mut page = Page::default();
             let head = format!(
-                "{}  every {}, Ctrl-C ends  {}\n\n",
-                tidy(&self.args.pattern),
+                "{}  every {}, Ctrl-C ends  {}",
+                self.args.pattern,
                 human(self.args.interval),
                 rfc3339(SystemTime::now()),
             );
-            screen.draw(&format!("{head}{text}"), self.output)?;
+            page.line(&head).end_line();
+            match read {
+                Ok(locks) => {
+                    let rows: Vec<_> = locks.iter().map(view::row).collect();
+                    page.append(&table::write(view::COLUMNS, &rows));
+                }
+                Err(failure) if passes(&failure) => {
+                    page.line(failure.text.as_str());
+                }
+                Err(failure) => return Err(failure),
+            }
+            screen.draw(&page, self.output)?;
             self.pause().await;
         }
     }
@@ -240,7 +246,7 @@ impl Screen {
     }
 
     /// Draws from the top, and clears the rest, so that nothing flickers.
-    fn draw(&self, text: &str, output: &Output) -> io::Result<()> {
+    fn draw(&self, page: &Page, output: &Output) -> io::Result<()> {
         let Self = self;
         let size = terminal::size().ok();
         // Some terminals tell a size of zero.
@@ -250,9 +256,9 @@ impl Screen {
         queue!(out, cursor::MoveTo(0, 0))?;
         out.flush()?;
         // The last line stays empty: a line feed there would scroll.
-        let shown = text.lines().take(usize::from(lines.saturating_sub(1)));
-        for line in shown {
-            output.print(&cut(line, usize::from(columns)))?;
+        let lines = usize::from(lines.saturating_sub(1));
+        for line in page.cut(usize::from(columns), lines) {
+            output.print(&line)?;
             queue!(out, terminal::Clear(terminal::ClearType::UntilNewLine))?;
             out.write_all(b"\r\n")?;
         }
@@ -267,28 +273,6 @@ impl Drop for Screen {
         // A terminal that is gone needs no cursor.
         let _ = queue!(out, cursor::Show).and_then(|()| out.flush());
     }
-}
-
-/// Cuts a line that is wider than the terminal. Styles have no width, and end behind the cut too.
-fn cut(line: &str, columns: usize) -> String {
-    let mut shown = String::with_capacity(line.len());
-    let mut width = 0;
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
-        if letter == '\x1b' {
-            shown.push(letter);
-            for letter in letters.by_ref() {
-                shown.push(letter);
-                if letter == 'm' {
-                    break;
-                }
-            }
-        } else if width < columns {
-            width += 1;
-            shown.push(letter);
-        }
-    }
-    shown
 }
 
 /// Whether the reader of stdout has ended. A write would tell it too, but `watch` may have nothing to write
@@ -307,22 +291,4 @@ fn is_closed() -> bool {
 #[cfg(not(unix))]
 fn is_closed() -> bool {
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_cut_to_the_width_of_the_terminal() {
-        for (line, cut_line) in [
-            ("12345", "12345"),
-            ("123456", "12345"),
-            ("größer", "größe"),
-            ("\x1b[1m123456\x1b[0m", "\x1b[1m12345\x1b[0m"),
-            ("\x1b[1m123\x1b[0m", "\x1b[1m123\x1b[0m"),
-        ] {
-            assert_eq!(cut(line, 5), cut_line);
-        }
-    }
 }

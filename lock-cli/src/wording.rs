@@ -6,7 +6,7 @@ use std::error::Error;
 
 use lock_core::{BackendError, BackendErrorKind, LockError};
 
-use crate::text::{flag, tidy};
+use crate::text::flag;
 
 /// Where the guide is.
 const GUIDE: &str = "https://docs.rs/lock-core/latest/lock_core/guide";
@@ -49,9 +49,9 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
                 "label" => "--label",
                 other => other,
             };
-            format!("invalid {setting} `{}`: {}", tidy(value), plain(advice))
+            format!("invalid {setting} `{value}`: {}", plain(advice))
         }
-        LockError::Lost { key, .. } => format!("the lock with the key `{}` was lost", tidy(key)),
+        LockError::Lost { key, .. } => format!("the lock with the key `{key}` was lost"),
         LockError::Backend(backend) => of_backend(backend, source),
         // All others have nothing to do with the flags, or mean a fault of this program.
         other => plain(&other.to_string()),
@@ -63,7 +63,7 @@ fn of_backend(error: &BackendError, source: &str) -> String {
     match error.kind() {
         BackendErrorKind::Unreachable => unreachable(&text, source).unwrap_or_else(|| plain(&text)),
         BackendErrorKind::Other => match (text.strip_suffix(": see the cause"), error.source()) {
-            (Some(text), Some(cause)) => format!("{}: {}", plain(text), tidy(&cause.to_string())),
+            (Some(text), Some(cause)) => format!("{}: {cause}", plain(text)),
             _ => plain(&text),
         },
         _ => plain(&text),

@@ -245,12 +245,8 @@ impl Found {
 /// Counts keys and names one.
 fn some(keys: &[String]) -> String {
     let first = keys.first().map_or("", String::as_str);
-    // A name may hold anything; an error in a log must stay on one line.
-    let first: String = first
-        .chars()
-        .flat_map(char::escape_debug)
-        .take(80)
-        .collect();
+    // A name may have a megabyte.
+    let first: String = first.chars().take(80).collect();
     match keys.len() {
         1 => format!("`{first}` is"),
         count => format!("{count} keys, such as `{first}`, are"),

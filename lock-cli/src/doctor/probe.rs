@@ -28,7 +28,7 @@ pub(super) async fn checks(
     let names = Names::new(&global.prefix);
     let probe = match lock_once(&names, global).await {
         Ok(()) => Check::ok("probe", "acquired, renewed and released a lock"),
-        Err(error) => Check::fail("probe", connect::failure(global, &error).text)
+        Err(error) => Check::fail("probe", connect::failure(global, &error).text.as_str())
             .means("no service with this URL and this prefix gets a lock")
             .advice("repair the cause, and run `lockctl doctor` again"),
     };

@@ -6,7 +6,6 @@ use super::connection::Server;
 use super::names::{Names, glob, in_channel};
 use super::{Check, Level};
 use crate::args::Role;
-use crate::text::tidy;
 
 mod probes;
 
@@ -101,7 +100,7 @@ impl Rights {
     pub(super) async fn read(server: &mut Server, prefix: &str) -> Self {
         let names = Names::new(prefix);
         let mut rights = Self {
-            user: tidy(server.user()),
+            user: server.user().to_owned(),
             commands: Vec::new(),
             keys: Vec::new(),
             channel: None,

@@ -361,6 +361,9 @@ mod tests {
     fn percentiles_are_of_the_sorted_times() {
         let times = (1..=20).rev().map(Duration::from_millis).collect();
         let check = reachable(times, "h");
-        assert_eq!(check.text, "h, 20 pings: p50 10.00 ms, p99 20.00 ms");
+        assert_eq!(
+            check.text.as_str(),
+            "h, 20 pings: p50 10.00 ms, p99 20.00 ms"
+        );
     }
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal};
 use super::child::END;
 use super::processes::{self, ChildEnd};
 use super::signals::FORWARDED;
-use crate::args::ExecArgs;
+use crate::args::{self, ExecArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -44,9 +44,9 @@ pub(crate) fn main(arguments: &[OsString]) -> Exit {
             crate::end(&output, run(&args, &output))
         }
         Err(refused) => {
-            // A person has typed it. When stderr is closed, the exit code is all that is left.
-            let _ = refused.print();
-            Exit::Usage
+            // A person has typed it.
+            let output = Output::plain(false);
+            crate::end(&output, args::explain(&refused, &[]))
         }
     }
 }

@@ -6,6 +6,7 @@ mod assets;
 mod container;
 mod doctor;
 mod doctor_rights;
+mod escapes;
 mod exclusion;
 mod exit_codes;
 mod golden;

@@ -17,6 +17,11 @@ const SCANS: u32 = 200;
 /// A free lock has waiters for a moment only: the next poll of the first of them takes it.
 const ORPHANED_AFTER: Duration = Duration::from_millis(1_500);
 
+/// The right to read a part of a value.
+const READ: &str = "getrange";
+/// How the values of native locks begin.
+const NATIVE: [&[u8]; 2] = [b"lk1:", b"lks:"];
+
 /// What was found under the prefix.
 #[derive(Default)]
 struct Found {
@@ -34,10 +39,11 @@ pub(super) async fn checks(
     global: &GlobalArgs,
     rights: &Rights,
 ) -> Vec<Check> {
+    let unreadable = rights.reason_without(READ);
     let reason = match rights.reason_without("scan") {
         Some(reason) => reason,
-        None => match find(server, &global.prefix).await {
-            Ok(found) => return found.checks(),
+        None => match find(server, &global.prefix, rights).await {
+            Ok(found) => return found.checks(unreadable.as_deref()),
             Err(error) if rights::is_refused(&error) => "the user may not read the keys".to_owned(),
             Err(error) => error.to_string(),
         },
@@ -47,17 +53,17 @@ pub(super) async fn checks(
         .into()
 }
 
-async fn find(server: &mut Server, prefix: &str) -> Result<Found, RedisError> {
+async fn find(server: &mut Server, prefix: &str, rights: &Rights) -> Result<Found, RedisError> {
     let mut found = Found::default();
     let keys = scan(server, &format!("{}*", glob(prefix)), &mut found.is_partial).await?;
     let is_lock = |key: &&String| !is_companion(key);
     let keys: Vec<_> = keys.iter().filter(is_lock).cloned().collect();
     found.locks = keys.len();
     for keys in keys.chunks(usize::try_from(COUNT).unwrap_or(usize::MAX)) {
-        for (key, state) in keys.iter().zip(states(server, keys).await?) {
+        for (key, state) in keys.iter().zip(states(server, keys, rights).await?) {
             match state {
                 State::Gone => found.locks = found.locks.saturating_sub(1),
-                State::Native => {}
+                State::Native | State::Unread => {}
                 State::Foreign => found.foreign.push(key.clone()),
                 State::NoExpiry => found.no_expiry.push(key.clone()),
             }
@@ -81,14 +87,21 @@ enum State {
     Native,
     Foreign,
     NoExpiry,
+    /// A value that the user may not read.
+    Unread,
 }
 
-async fn states(server: &mut Server, keys: &[String]) -> Result<Vec<State>, RedisError> {
+async fn states(
+    server: &mut Server,
+    keys: &[String],
+    rights: &Rights,
+) -> Result<Vec<State>, RedisError> {
     let mut pipeline = Pipeline::new();
     for key in keys {
         pipeline.cmd("TYPE").arg(key).cmd("PTTL").arg(key);
     }
     let replies: Vec<Value> = server.pipeline(&pipeline).await?;
+    let can_read = rights.reason_without(READ).is_none();
     let mut states = Vec::new();
     for (key, pair) in keys.iter().zip(replies.chunks(2)) {
         let kind: String = redis::from_redis_value(pair[0].clone())?;
@@ -96,20 +109,29 @@ async fn states(server: &mut Server, keys: &[String]) -> Result<Vec<State>, Redi
         states.push(match (kind.as_str(), left) {
             ("none", _) | (_, -2) => State::Gone,
             (_, -1) => State::NoExpiry,
-            ("string", _) => {
-                let value: Option<Vec<u8>> = server.call(redis::cmd("GET").arg(key)).await?;
-                match value {
-                    None => State::Gone,
-                    Some(value) if value.starts_with(b"lk1:") || value.starts_with(b"lks:") => {
-                        State::Native
-                    }
-                    Some(_) => State::Foreign,
-                }
-            }
+            ("string", _) if can_read => value_of(server, key).await?,
+            ("string", _) => State::Unread,
             _ => State::Foreign,
         });
     }
     Ok(states)
+}
+
+/// Reads the beginning of a value. The value of another program may have any size.
+async fn value_of(server: &mut Server, key: &str) -> Result<State, RedisError> {
+    let mut begin = redis::cmd("GETRANGE");
+    begin.arg(key).arg(0).arg(NATIVE[0].len() - 1);
+    let value: Vec<u8> = server.call(&begin).await?;
+    if NATIVE.contains(&value.as_slice()) {
+        return Ok(State::Native);
+    }
+    // The reply for a key that has expired is that for an empty value.
+    let is_there = !value.is_empty() || server.call(redis::cmd("EXISTS").arg(key)).await?;
+    Ok(if is_there {
+        State::Foreign
+    } else {
+        State::Gone
+    })
 }
 
 /// Returns the keys of locks that are free and have waiters.
@@ -186,8 +208,12 @@ fn is_companion(key: &str) -> bool {
 }
 
 impl Found {
-    fn checks(&self) -> Vec<Check> {
-        vec![self.no_expiry(), self.foreign(), self.orphans()]
+    fn checks(&self, unreadable: Option<&str>) -> Vec<Check> {
+        let foreign = match unreadable {
+            Some(reason) => Check::skipped("foreign", reason),
+            None => self.foreign(),
+        };
+        vec![self.no_expiry(), foreign, self.orphans()]
     }
 
     fn no_expiry(&self) -> Check {

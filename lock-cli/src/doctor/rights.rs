@@ -69,6 +69,10 @@ const SHARED_NEXT: &[&str] = &["zadd", "zcard", "pexpireat"];
 /// The right of `release --foreign`, beside those of a release.
 const FOREIGN: &[&str] = &["dump"];
 
+/// The rights of `doctor` itself, which goes on without them.
+#[cfg(test)]
+const DOCTOR: &[&str] = &["info", "getrange"];
+
 /// The checks of the user.
 pub(super) const IDS: [&str; 2] = ["app_rights", "operator_rights"];
 

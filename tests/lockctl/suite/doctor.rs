@@ -228,6 +228,30 @@ fn doctor_finds_keys_that_block_names() {
     assert_eq!(findings.ids("fail"), [""; 0], "{:#?}", findings.checks);
 }
 
+/// The value of another program may have any size, and says what it is in its first bytes.
+#[test]
+fn doctor_reads_only_the_beginning_of_a_value() {
+    const SIZE: u64 = 8 << 20;
+    let server = RedisServer::start();
+    server.cli(&["SET", "lock:theirs", "a", "PX", "60000"]);
+    server.cli(&["SETRANGE", "lock:theirs", &SIZE.to_string(), "z"]);
+    server.cli(&["SET", "lock:empty", "", "PX", "60000"]);
+    let sent = || -> u64 {
+        let info = server.cli(&["INFO", "stats"]);
+        let mut lines = info.text().lines();
+        let sent = lines.find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        sent.unwrap().trim().parse().unwrap()
+    };
+    let before = sent();
+    let findings = Findings::on(&server);
+    assert_eq!(
+        findings.text("foreign"),
+        "2 keys, such as `lock:empty`, are written by other programs"
+    );
+    let by_doctor = sent() - before;
+    assert!(by_doctor < SIZE / 8, "the server sent {by_doctor} bytes");
+}
+
 #[test]
 fn doctor_measures_round_trips() {
     let server = RedisServer::start();

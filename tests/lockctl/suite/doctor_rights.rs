@@ -140,6 +140,23 @@ fn rights_of_shared_locks_are_named_and_not_required() {
     );
 }
 
+/// Expiries and queues need no value.
+#[test]
+fn user_that_may_not_read_values_gets_the_other_checks_of_keys() {
+    let server = RedisServer::start();
+    let url = create(&server, &guide("operator", &["+getrange"]));
+    server.cli(&["SET", "lock:theirs", "theirs", "PX", "60000"]);
+    let findings = Findings::of(&url, &["--role", "operator"]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+    assert_eq!(
+        findings.text("foreign"),
+        "not checked: the user lacks +getrange"
+    );
+    for id in ["no_expiry", "queue_orphans", "operator_rights"] {
+        assert_eq!(findings.checks[id]["level"], "ok", "{id}");
+    }
+}
+
 /// The other checks run without INFO.
 #[test]
 fn user_without_info_gets_the_other_checks() {

@@ -55,6 +55,7 @@ pub(super) fn probes(names: &Names) -> Vec<Probe> {
         // With XX, SET and ZADD create no key.
         lock("set", &["SET", key, "lockctl doctor", "PX", EXPIRY, "XX"]),
         lock("get", &["GET", key]),
+        lock("getrange", &["GETRANGE", key, "0", "3"]),
         lock("exists", &["EXISTS", key]),
         lock("type", &["TYPE", key]),
         lock("pttl", &["PTTL", key]),

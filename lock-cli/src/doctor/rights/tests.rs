@@ -24,9 +24,8 @@ fn rights_are_those_of_the_guide() {
         lists.iter().copied().flatten().copied().collect()
     };
     assert_eq!(all(&[LOCK, SHARED, NOTIFY]), guide("locks"));
-    // Operators read INFO too: `doctor` needs it.
     let release = all(&[RELEASE, NOTIFY_NEXT, SHARED_NEXT, FOREIGN]);
-    let mut operator = all(&[SHOW, LIST, &["info"]]);
+    let mut operator = all(&[SHOW, LIST, DOCTOR]);
     operator.extend(release);
     assert_eq!(operator, guide("operator"));
 }
@@ -45,6 +44,7 @@ fn each_right_has_a_probe() {
         NOTIFY_NEXT,
         SHARED_NEXT,
         FOREIGN,
+        DOCTOR,
     ]
     .concat()
     {

@@ -101,16 +101,22 @@ pub(crate) fn failure(global: &GlobalArgs, error: &LockError) -> Failure {
     Failure::of_lock(error, global.url_source())
 }
 
-/// Whether a URL holds a password: after `:` in the user part, or in a parameter.
+/// Whether a URL holds a password: after `:` in the user part, or in a parameter, such as `sentinel_password`.
 fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
         return false;
     };
     let user = rest.rsplit_once('@').map(|(user, _)| user);
-    user.and_then(|user| user.split_once(':'))
-        .is_some_and(|(_, password)| !password.is_empty())
-        || rest.contains("?pass=")
-        || rest.contains("&pass=")
+    let password = user.and_then(|user| user.split_once(':'));
+    let parameters = rest
+        .split_once('?')
+        .map_or("", |(_, parameters)| parameters);
+    let mut parameters = parameters
+        .split('&')
+        .filter_map(|text| text.split_once('='));
+    password.is_some_and(|(_, password)| !password.is_empty())
+        || parameters
+            .any(|(name, value)| name.to_ascii_lowercase().contains("pass") && !value.is_empty())
 }
 
 #[cfg(test)]
@@ -125,6 +131,10 @@ mod tests {
             "redis://user:se@cret@h",
             "unix:///path?pass=secret",
             "unix:///path?db=1&pass=secret",
+            "redis+sentinel://a,b/s?sentinel_password=secret",
+            "redis+sentinel://a,b/s?sentinel_username=u&sentinel_password=secret",
+            // Refused, but visible.
+            "redis://h?PASSWORD=secret",
         ] {
             assert!(has_password(url), "{url}");
         }
@@ -134,6 +144,8 @@ mod tests {
             "unix:///path?db=1",
             "x",
             "redis://user:@h",
+            "redis+sentinel://pass,b/s?sentinel_username=pass",
+            "unix:///path?pass=&db=1",
         ] {
             assert!(!has_password(url), "{url}");
         }

@@ -398,6 +398,14 @@ fn password_in_an_argument_is_warned_about() {
     );
     let outcome = Lockctl::on(&server, &["run", "--name", NAME, "--", "true"]).run();
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    // Sentinels have a password of their own.
+    let url = "redis+sentinel://127.0.0.1:1/mymaster?sentinel_password=secret";
+    let program = Lockctl::new(&["--url", url, "show", NAME]);
+    let (exit, stderr) = code(&program);
+    assert_eq!(exit, 69, "{stderr}");
+    let begin = "lockctl: warning: the password is visible in the process list;";
+    assert!(stderr.starts_with(begin), "{stderr}");
+    assert!(!stderr.contains("secret"), "{stderr}");
 }
 
 /// With a misspelt prefix, a job would run beside the one that it must exclude.

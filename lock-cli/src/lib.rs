@@ -85,5 +85,8 @@ fn in_runtime(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Ex
         .enable_all()
         .build()
         .map_err(|error| Failure::internal("cannot start the runtime", &error))?;
-    runtime.block_on(command)
+    let ended = runtime.block_on(command);
+    // The lookup of a name cannot be ended, and dropping the runtime would wait for it.
+    runtime.shutdown_background();
+    ended
 }

@@ -1,12 +1,12 @@
 //! Each row of the table of exit codes.
 
 use test_support::fixtures::{KEY, LONG, NAME, exists, queue_length};
-use test_support::{RedisServer, eventually};
+use test_support::{RedisServer, SilentResolver, eventually};
 
 use rustix::process::Signal;
 use test_support::fixtures::SOON;
 
-use crate::program::Lockctl;
+use crate::program::{Lockctl, Outcome};
 
 fn code(program: &Lockctl) -> (i32, String) {
     let outcome = program.run();
@@ -406,6 +406,38 @@ fn password_in_an_argument_is_warned_about() {
     let begin = "lockctl: warning: the password is visible in the process list;";
     assert!(stderr.starts_with(begin), "{stderr}");
     assert!(!stderr.contains("secret"), "{stderr}");
+}
+
+/// The lookup goes on in a thread that cannot be stopped.
+#[cfg(target_os = "linux")]
+#[test]
+fn resolver_that_never_answers_delays_no_end() {
+    let resolver = SilentResolver::build();
+    let url = format!("redis://{}:6379", SilentResolver::NAME);
+    let programs: Vec<_> = [
+        &["show", NAME][..],
+        &["list"],
+        &["doctor"],
+        &["release", NAME, "--yes"],
+        &["run", "--name", NAME, "--wait", "1s", "--", "true"],
+    ]
+    .into_iter()
+    .map(|arguments| {
+        let mut program = Lockctl::new(&["--timeout", "200ms"]).env("DISTRIBUTED_LOCK_URL", &url);
+        for argument in arguments {
+            program = program.arg(argument);
+        }
+        for (name, value) in resolver.variables() {
+            program = program.env(name.to_str().unwrap(), value);
+        }
+        (arguments, program.start())
+    })
+    .collect();
+    for (arguments, program) in programs {
+        let Outcome { code, stderr, .. } = program.wait();
+        assert_eq!(code, Some(69), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(SilentResolver::NAME), "{stderr}");
+    }
 }
 
 /// With a misspelt prefix, a job would run beside the one that it must exclude.

@@ -1,9 +1,12 @@
 //! Names that lead where a test wants.
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
+
+use rustix::fs::{CWD, FileType, Mode};
 
 use crate::janitor::Scratch;
 use crate::preload::Shim;
@@ -58,6 +61,40 @@ impl MovableName {
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.name
+    }
+}
+
+/// A resolver that never answers, for programs that a test starts. Linux only.
+#[derive(Debug)]
+pub struct SilentResolver {
+    shim: Shim,
+    folder: Scratch,
+}
+
+impl SilentResolver {
+    /// The name whose lookups never end.
+    pub const NAME: &str = "silent.locks.test";
+
+    /// Builds the resolver.
+    ///
+    /// # Panics
+    ///
+    /// Panics without a C compiler.
+    #[track_caller]
+    pub fn build() -> Self {
+        let shim = Shim::build(include_str!("../shim/resolver.c"));
+        let folder = Scratch::new();
+        // The shim reads a file. A pipe that no program writes to opens for no reader.
+        let pipe = folder.path().join(Self::NAME);
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, mode, 0).expect("the folder is ours");
+        Self { shim, folder }
+    }
+
+    /// Returns the variables of a program that uses this resolver.
+    pub fn variables(&self) -> [(OsString, OsString); 2] {
+        let folder = self.folder.path().as_os_str().to_owned();
+        [self.shim.preload(), (FOLDER.into(), folder)]
     }
 }
 

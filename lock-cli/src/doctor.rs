@@ -107,7 +107,7 @@ const FULL_MEMORY: &str =
 fn usual_meaning(id: &str) -> &'static str {
     match id {
         "reachable" => "a lock costs two round trips",
-        "version" => "the scripts of locks need Redis 7.0 or later",
+        "version" => "the scripts of locks need Redis 6.2 or later",
         "role" => "only a primary grants locks",
         "topology" => "all managers have to reach the same server",
         "app_rights" => "without one of these rights, a user gets no lock",
@@ -206,7 +206,8 @@ fn report(
         write_checks(&mut page, checks, output);
         let user = user.map(|user| format!("; {user}")).unwrap_or_default();
         let (summary, failed) = (summary(checks), failed_rights(checks));
-        page.line(&format!("{address}: {summary}{user}{failed}"));
+        let polls = polls(checks);
+        page.line(&format!("{address}: {summary}{user}{polls}{failed}"));
         output.print(&page)?;
     }
     let is_bad = failed > 0 || args.strict && warnings > 0;
@@ -275,6 +276,19 @@ fn failed_rights(checks: &[Check]) -> String {
         return String::new();
     }
     format!("; FAIL: {}", ids.join(", "))
+}
+
+/// Says what a warning about notifications comes down to.
+fn polls(checks: &[Check]) -> &'static str {
+    let is = |id, level| {
+        let mut found = checks.iter().filter(|check| check.id == id);
+        found.any(|check| check.level == level)
+    };
+    if is("probe", Level::Ok) && is("notifications", Level::Warn) {
+        "; works, waiters poll"
+    } else {
+        ""
+    }
 }
 
 /// Says whether the server is fit. The rights of the user are no property of the server.

@@ -13,26 +13,13 @@ use probes::{Key, Verdict, probes};
 
 /// The rights without which a user acquires no lock.
 const LOCK: &[&str] = &[
-    "role",
-    "time",
-    "ping",
-    "script|load",
-    "evalsha",
-    "eval",
-    "get",
-    "set",
-    "del",
-    "exists",
-    "type",
-    "incr",
-    "pttl",
-    "pexpire",
-    "zadd",
-    "zrem",
-    "zrange",
-    "zrank",
-    "zscore",
+    "time", "evalsha", "eval", "get", "set", "del", "exists", "type", "incr", "pttl", "pexpire",
+    "zadd", "zrem", "zrange", "zrank", "zscore",
 ];
+
+/// The rights that the library does without: HELLO tells the role too, an error answers a heartbeat as well as a reply
+/// does, and a script may be sent as a text.
+const SPARED: &[&str] = &["role", "ping", "script|load"];
 
 /// The rights without which a user has exclusive locks only.
 const SHARED: &[&str] = &["zcard", "zremrangebyscore", "pexpireat"];
@@ -41,17 +28,7 @@ const SHARED: &[&str] = &["zcard", "zremrangebyscore", "pexpireat"];
 const NOTIFY: &[&str] = &["info", "subscribe", "publish", "pubsub|numsub"];
 
 const SHOW: &[&str] = &[
-    "role",
-    "time",
-    "ping",
-    "script|load",
-    "evalsha",
-    "eval",
-    "get",
-    "type",
-    "pttl",
-    "zrange",
-    "zrank",
+    "time", "evalsha", "eval", "get", "type", "pttl", "zrange", "zrank",
 ];
 
 /// The rights of a list, beside those of `show`.
@@ -181,6 +158,19 @@ impl Rights {
         missing
     }
 
+    /// Names the missing rights that the library does without, for the end of a text. Empty if there are none.
+    fn spared(&self) -> String {
+        let missing: Vec<_> = SPARED
+            .iter()
+            .filter(|right| self.lack_of(right).is_some())
+            .map(|right| format!("+{right}"))
+            .collect();
+        if missing.is_empty() {
+            return String::new();
+        }
+        format!("; locks work without {}", missing.join(", "))
+    }
+
     /// Returns what to do to get these rights.
     fn advice(&self, needed: &[&[&'static str]]) -> &'static str {
         let mut needed = needed.iter().copied().flatten();
@@ -257,13 +247,15 @@ impl Rights {
         let missing = self.lacks(&[LOCK]);
         if missing.is_empty() {
             let text = format!("the user `{user}` may acquire, renew and release");
+            let spared = self.spared();
             let missing = self.lacks(&[SHARED]);
             if missing.is_empty() {
-                return Check::ok("app_rights", text);
+                return with_spared("app_rights", text, &spared);
             }
             let missing = missing.join(", ");
-            let text =
-                format!("{text} exclusive locks; for readers and permits it lacks {missing}");
+            let text = format!(
+                "{text} exclusive locks; for readers and permits it lacks {missing}{spared}"
+            );
             return Check::new("app_rights", Level::Note, text)
                 .means(
                     "a service that connects as this user gets no lock for reading, and no permit",
@@ -304,7 +296,7 @@ impl Rights {
         missing.extend(self.channel.clone());
         if missing.is_empty() {
             let text = format!("the user `{user}` may {}", words(&can));
-            return Check::ok("operator_rights", text);
+            return with_spared("operator_rights", text, &self.spared());
         }
         let missing = missing.join(", ");
         if cannot.is_empty() {
@@ -369,6 +361,16 @@ impl Rights {
         };
         format!("the user `{}` {may}", self.user)
     }
+}
+
+/// Makes the check of a user who lacks at most rights that the library does without.
+fn with_spared(id: &'static str, text: String, spared: &str) -> Check {
+    if spared.is_empty() {
+        return Check::ok(id, text);
+    }
+    Check::new(id, Level::Note, format!("{text}{spared}"))
+        .means("a new connection gets the same in other ways, and may log a warning")
+        .advice("nothing, unless the warnings disturb: then grant these rights")
 }
 
 /// The pattern of the channels in an access list.

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::{Check, Info};
+use super::{Check, Info, Level};
 use crate::text::human;
 
-/// The first version with the commands and the replies that the scripts need.
-const OLDEST: u32 = 7;
+/// The first version with `SET` with `PXAT`, which the scripts need.
+const OLDEST: (u32, u32) = (6, 2);
+/// The first version that accepts the flags of the scripts.
+const FIRST_WITH_FLAGS: (u32, u32) = (7, 0);
 /// A lock costs two round trips, so this adds a fifth of a second to each section.
 const SLOW_PING: Duration = Duration::from_millis(100);
 /// A clock that differs that much makes the times that people read wrong.
@@ -51,14 +53,16 @@ pub(super) fn version(info: &Info) -> Check {
         Some(valkey) => format!("Valkey {valkey} (as Redis {version})"),
         None => format!("Redis {version}"),
     };
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok());
-    match major {
-        Some(major) if major < OLDEST => Check::fail("version", product)
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    let major: Option<u32> = numbers.next().flatten();
+    let minor = numbers.next().flatten().unwrap_or_default();
+    match major.map(|major| (major, minor)) {
+        Some(numbers) if numbers < OLDEST => Check::fail("version", product)
             .means("the library refuses to connect")
-            .advice("use Redis 7.0 or later, or Valkey"),
+            .advice("use Redis 7.0 or later, or Valkey; Redis 6.2 works too"),
+        Some(numbers) if numbers < FIRST_WITH_FLAGS => Check::new("version", Level::Note, product)
+            .means("locks work; while the memory is full, a release that has to write may fail")
+            .advice("nothing, unless the memory may fill: then use Redis 7.0 or later, or Valkey"),
         Some(_) => Check::ok("version", product),
         None => Check::warn("version", product)
             .means("the server does not say which version of Redis it is like")
@@ -282,7 +286,6 @@ fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
     use super::*;
 
     fn level(check: &Check) -> Level {
@@ -290,9 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_compared_by_their_major_number() {
+    fn versions_are_compared_by_two_numbers() {
         for (version, expected) in [
-            ("6.2.14", Level::Fail),
+            ("5.0.14", Level::Fail),
+            ("6.0.20", Level::Fail),
+            ("6.2.14", Level::Note),
+            ("6.10.0", Level::Note),
             ("7.0.0", Level::Ok),
             ("10.1", Level::Ok),
             ("", Level::Warn),

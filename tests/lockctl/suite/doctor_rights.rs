@@ -140,6 +140,54 @@ fn rights_of_shared_locks_are_named_and_not_required() {
     );
 }
 
+/// As many hosting services create users: without ROLE and INFO.
+#[test]
+fn user_without_dangerous_commands_passes() {
+    let server = RedisServer::start();
+    let command = [
+        "ACL", "SETUSER", "hosted", "on", ">secret", "~*", "&*", "+@all",
+    ];
+    let command = command.map(ToOwned::to_owned);
+    let url = create(&server, &command);
+    server.cli(&["ACL", "SETUSER", "hosted", "-@dangerous"]);
+    for flags in [&[][..], &["--role", "app"], &["--role", "operator"]] {
+        let findings = Findings::of(&url, flags);
+        assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+        assert_eq!(findings.ids("fail"), [""; 0]);
+        assert_eq!(findings.text("notifications"), "the user lacks +info");
+        if flags != ["--role", "operator"] {
+            assert_eq!(
+                findings.text("app_rights"),
+                "the user `hosted` may acquire, renew and release; locks work without +role"
+            );
+            assert_eq!(findings.checks["app_rights"]["level"], "note");
+        }
+        if flags != ["--role", "app"] {
+            let may = "the user `hosted` may show, list and release; locks work without +role";
+            assert_eq!(findings.text("operator_rights"), may);
+        }
+    }
+    let (code, text) = human(&url, &["--role", "app"]);
+    let end = "; the user `hosted` may lock and operate; works, waiters poll\n";
+    assert!(code == 0 && text.ends_with(end), "{text}");
+    // Neither does a lock need these.
+    for right in ["-ping", "-script|load"] {
+        server.cli(&["ACL", "SETUSER", "hosted", right]);
+    }
+    let findings = Findings::of(&url, &["--role", "app"]);
+    assert_eq!(
+        (findings.code, findings.text("app_rights")),
+        (
+            0,
+            "the user `hosted` may acquire, renew and release; locks work without +role, +ping, +script|load"
+        )
+    );
+    // Without the text of a script, it never reaches the server.
+    server.cli(&["ACL", "SETUSER", "hosted", "-eval"]);
+    let findings = Findings::of(&url, &["--role", "app"]);
+    findings.fails_only("app_rights");
+}
+
 /// Expiries and queues need no value.
 #[test]
 fn user_that_may_not_read_values_gets_the_other_checks_of_keys() {

@@ -23,9 +23,9 @@ fn rights_are_those_of_the_guide() {
     let all = |lists: &[&[&'static str]]| -> BTreeSet<&str> {
         lists.iter().copied().flatten().copied().collect()
     };
-    assert_eq!(all(&[LOCK, SHARED, NOTIFY]), guide("locks"));
+    assert_eq!(all(&[LOCK, SPARED, SHARED, NOTIFY]), guide("locks"));
     let release = all(&[RELEASE, NOTIFY_NEXT, SHARED_NEXT, FOREIGN]);
-    let mut operator = all(&[SHOW, LIST, DOCTOR]);
+    let mut operator = all(&[SHOW, SPARED, LIST, DOCTOR]);
     operator.extend(release);
     assert_eq!(operator, guide("operator"));
 }
@@ -36,6 +36,7 @@ fn each_right_has_a_probe() {
     let probes = probes(&Names::new("lock:"));
     for right in [
         LOCK,
+        SPARED,
         SHARED,
         NOTIFY,
         SHOW,

@@ -190,7 +190,7 @@ pub(crate) enum Command {
 /// Lists the locks that are held
 ///
 /// The list is not a snapshot. It uses SCAN, so the user needs +scan. A pattern is a glob of Redis: `*`,
-/// `?`, `[a-z]`.
+/// `?`, `[a-z]`. When a node of a cluster cannot be read, the others are listed, and the exit code is 1.
 ///
 /// Example: lockctl list 'order:*'
 #[derive(Debug, clap::Args)]

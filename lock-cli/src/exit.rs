@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub(crate) enum Exit {
     /// The command did what it should do. Or CMD was left out by `--on-contended skip`.
     Success,
-    /// The answer is no: nothing is held, the holder changed, or a check failed.
+    /// The answer is no: nothing is held, the holder changed, a list lacks a node, or a check failed.
     No,
     /// The arguments are wrong.
     Usage,
@@ -39,7 +39,8 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("0", "success; or skipped by `--on-contended skip`"),
     (
         "1",
-        "`release`: nothing is held, or the holder changed; `show`: free; `doctor`: a check failed",
+        "`release`: nothing is held, or the holder changed; `show`: free; `list`: a node of the cluster cannot be read; \
+         `doctor`: a check failed",
     ),
     ("64", "wrong arguments"),
     (

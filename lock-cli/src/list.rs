@@ -1,12 +1,13 @@
 //! `lockctl list`: the locks of the prefix.
 
-use lock_core::{LockInfo, LockManager};
+use lock_core::{LockInfo, LockManager, MissingNode};
 
 use crate::args::{DEFAULT_PREFIX, GlobalArgs, ListArgs};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::page::Line;
 use crate::table;
 use crate::view::{self, LockRecord};
 
@@ -17,6 +18,30 @@ pub(crate) struct Listed {
     foreign: usize,
     /// Whether more locks match.
     has_more: bool,
+    /// The nodes of a cluster that could not be read.
+    missing: Vec<MissingNode>,
+}
+
+impl Listed {
+    /// Returns the failure of a list that lacks the locks of some nodes.
+    pub(crate) fn incomplete(&self, exit: Exit) -> Option<Failure> {
+        let addresses: Vec<_> = self.missing.iter().map(|node| &*node.address).collect();
+        let addresses = addresses.join(", ");
+        let text = match self.missing.len() {
+            0 => return None,
+            1 => format!("the list lacks the locks of a node that cannot be read: {addresses}"),
+            count => format!(
+                "the list lacks the locks of {count} nodes that cannot be read: {addresses}"
+            ),
+        };
+        let mut failure = Failure::new(exit, "incomplete", text);
+        failure.causes = self
+            .missing
+            .iter()
+            .map(|node| Line::new(&node.reason))
+            .collect();
+        Some(failure)
+    }
 }
 
 /// Lists the locks that match a pattern, in the order of their names.
@@ -29,6 +54,7 @@ pub(crate) async fn matching(
         locks: Vec::new(),
         foreign: 0,
         has_more: false,
+        missing: Vec::new(),
     };
     let mut next = None;
     loop {
@@ -51,6 +77,7 @@ pub(crate) async fn matching(
                 found.locks.push(lock);
             }
         }
+        found.missing.extend(page.missing);
         next = page.next;
         if next.is_none() || found.locks.len() > args.limit {
             break;
@@ -82,7 +109,8 @@ pub(crate) async fn run(
         let rows: Vec<_> = found.locks.iter().map(view::row).collect();
         output.print(&table::write(view::COLUMNS, &rows))?;
     }
-    if found.locks.is_empty() {
+    let incomplete = found.incomplete(Exit::No);
+    if found.locks.is_empty() && incomplete.is_none() {
         output.note(&nothing(&global.prefix, &args.pattern));
     }
     if found.has_more {
@@ -95,7 +123,7 @@ pub(crate) async fn run(
             "{count} keys of other programs are not shown; --all shows them"
         )),
     }
-    Ok(Exit::Success)
+    incomplete.map_or(Ok(Exit::Success), Err)
 }
 
 /// Says where no lock was found: services may use another prefix.

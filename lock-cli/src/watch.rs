@@ -111,7 +111,12 @@ impl Watch<'_> {
             limit: LIMIT,
             all: false,
         };
-        Ok(list::matching(&self.locks, &args, self.global).await?.locks)
+        let found = list::matching(&self.locks, &args, self.global).await?;
+        // A lock that the list lacks is not free.
+        match found.incomplete(Exit::Unavailable) {
+            Some(failure) => Err(failure),
+            None => Ok(found.locks),
+        }
     }
 
     async fn pause(&self) {

@@ -15,7 +15,7 @@ mod list;
 mod release;
 
 pub use self::error::AdminError;
-pub use self::list::{Cursor, ListLocks, LockPage};
+pub use self::list::{Cursor, ListLocks, LockPage, MissingNode};
 pub use self::release::{ForceRelease, Revocation};
 
 impl LockManager {
@@ -119,7 +119,8 @@ impl Admin {
     ///
     /// The list is not a snapshot. A lock that is acquired or released meanwhile may be missing, and a
     /// lock may be on two pages. One page takes at most 100 `SCAN` commands of about 500 keys. A server with very
-    /// many keys of other programs needs many pages. After an error, a page has the locks that were found before it;
+    /// many keys of other programs needs many pages. A node of a cluster that cannot be read now is left out, and
+    /// [`LockPage::missing`] names it. After any other error, a page has the locks that were found before it;
     /// the next page begins there. At a quorum it is the list of one server, which may have locks that no majority
     /// holds: inspect a lock before you act on it.
     ///

@@ -45,7 +45,9 @@ pub mod web;
 #[doc(hidden)]
 pub mod macro_support;
 
-pub use admin::{Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, Revocation};
+pub use admin::{
+    Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, MissingNode, Revocation,
+};
 pub use config::Handover;
 #[doc(hidden)]
 pub use config::address_map::parse_address_map;

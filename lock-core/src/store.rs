@@ -22,7 +22,9 @@ use lock_protocol::codec::Lane;
 #[cfg(feature = "cluster")]
 use lock_protocol::codec::OpState;
 use lock_protocol::dialect::{Dialect, InvalidDialectReason};
-use lock_protocol::inspection::{InspectDetail, InspectReply, ReadTime, ScanPart, ScanRequest};
+use lock_protocol::inspection::{
+    InspectDetail, InspectReply, ReadTime, ScanPart, ScanPlace, ScanRequest,
+};
 use lock_protocol::key::LockKey;
 use lock_protocol::lock_state::{ForceReply, ForceRequest};
 use lock_protocol::mailbox::Notification;
@@ -81,6 +83,12 @@ pub(crate) trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Returns the node that a scan reads at this place. `None` where a scan has no other node to go on with, and behind
+    /// the last one.
+    fn scanned_node(&self, _at: Option<&ScanPlace>) -> Option<ScannedNode> {
+        None
+    }
+
     /// Returns whether waiters of the key are notified, in its dialect. Subscribes if no waiter has needed it yet,
     /// which takes at most `limit`.
     fn notifies<'a>(&'a self, key: &'a LockKey, limit: Duration) -> Boxed<'a, bool>;
@@ -98,6 +106,14 @@ pub(crate) trait Store: Send + Sync + 'static {
     fn drained(&self) -> Boxed<'_, ()> {
         Box::pin(std::future::ready(()))
     }
+}
+
+/// A node of a cluster, as a scan sees it.
+#[derive(Debug)]
+pub(crate) struct ScannedNode {
+    pub(crate) address: String,
+    /// Where the next node begins, or the end.
+    pub(crate) next: ScanPlace,
 }
 
 /// What a store can do.

@@ -67,7 +67,7 @@ impl ListLocks {
             limit,
             at: after.map(|cursor| cursor.0),
         };
-        let page = scan(&inner, request).await?;
+        let (page, missing) = scan(&inner, request).await?;
         let locks = page.locks.into_iter().map(|lock| {
             let key = lock.key.in_dialect(inner.settings.dialect);
             LockInfo::new(&key, lock.name, &lock.found, &|owner_id| {
@@ -78,13 +78,18 @@ impl ListLocks {
             locks: locks.collect(),
             next: page.next.map(Cursor),
             scanned: page.scanned,
+            missing,
         })
     }
 }
 
 /// Scans until there are as many locks as the request wants, until the end, or until the store has looked at enough keys.
-/// Each part takes at most a command's timeout; at a quorum, at most one for each server that is asked.
-async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart, LockError> {
+/// Each part takes at most a command's timeout; at a quorum, at most one for each server that is asked. Goes on behind a
+/// node of a cluster that cannot be read now.
+async fn scan(
+    inner: &ManagerInner,
+    mut request: ScanRequest,
+) -> Result<(ScanPart, Vec<MissingNode>), LockError> {
     let (limit, timeout) = (request.limit, inner.settings.command_timeout);
     let mut page = ScanPart {
         next: request.at.take(),
@@ -92,26 +97,52 @@ async fn scan(inner: &ManagerInner, mut request: ScanRequest) -> Result<ScanPart
     };
     let mut seen = HashSet::new();
     let mut finds = 0;
+    let mut missing = Vec::new();
+    // Without one, an outage would look like an empty list.
+    let mut is_any_read = page.next.is_some();
     loop {
         request.at = page.next.take();
         request.limit = limit - page.locks.len();
         let part = match inner.store.scan(&request, timeout).await {
             Ok(part) => part,
-            // What was found is not lost. The next page begins here, and has the error if it lasts.
-            Err(_) if !page.locks.is_empty() => {
-                page.next = request.at;
-                return Ok(page);
+            Err(error) => {
+                let node = inner.store.scanned_node(request.at.as_ref());
+                let Some(node) = node.filter(|_| error.is_retryable()) else {
+                    if page.locks.is_empty() {
+                        return Err(if request.finds() {
+                            needs_scan(error)
+                        } else {
+                            error
+                        });
+                    }
+                    // What was found is not lost. The next page begins here, and has the error if it lasts.
+                    page.next = request.at;
+                    return Ok((page, missing));
+                };
+                let is_last = inner.store.scanned_node(Some(&node.next)).is_none();
+                if is_last && !is_any_read {
+                    return Err(error);
+                }
+                missing.push(MissingNode {
+                    address: node.address,
+                    reason: error.to_string(),
+                });
+                finds += 1;
+                page.next = (!is_last).then_some(node.next);
+                if is_last || finds == MOST_FINDS {
+                    return Ok((page, missing));
+                }
+                continue;
             }
-            Err(error) if request.finds() => return Err(needs_scan(error)),
-            Err(error) => return Err(error),
         };
+        is_any_read = true;
         let is_new = |lock: &ListedLock| seen.insert(lock.name.clone());
         page.locks.extend(part.locks.into_iter().filter(is_new));
         page.scanned += part.scanned;
         page.next = part.next;
         finds += usize::from(request.finds());
         if page.next.is_none() || page.locks.len() >= limit || finds == MOST_FINDS {
-            return Ok(page);
+            return Ok((page, missing));
         }
     }
 }
@@ -159,6 +190,19 @@ pub struct LockPage {
     pub next: Option<Cursor>,
     /// About how many keys of the server this page looked at.
     pub scanned: u64,
+    /// The nodes of a cluster whose locks are missing from the list, wholly or in part, because they could not be read
+    /// when this page came to them. No other page has them.
+    pub missing: Vec<MissingNode>,
+}
+
+/// A node of a cluster that a list leaves out. See [`LockPage::missing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingNode {
+    /// Its host and port.
+    pub address: String,
+    /// The text of the error that it gave, or that the connection to it gave.
+    pub reason: String,
 }
 
 /// Where the next page of a list begins. Made by [`LockPage::next`].

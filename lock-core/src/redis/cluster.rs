@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::error::LockError;
 use crate::store::{
-    Boxed, Call, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime, ends_set,
-    fail_all, supervised,
+    Boxed, Call, Reach, ScannedNode, Store, StoreStatus, StoreTraits, Together, check_runtime,
+    ends_set, fail_all, supervised,
 };
 use crate::telemetry::ServerAddress;
 use lock_protocol::clock::{Clock, Deadline, Moment};
@@ -71,10 +71,8 @@ impl ClusterStore {
     /// Scans one node after the other, in the order of their addresses. A failover between two parts may change that
     /// order, so that a node is skipped or scanned twice.
     async fn scan(&self, request: &ScanRequest, deadline: Deadline) -> Result<ScanPart, LockError> {
-        let (index, within) = match &request.at {
-            Some(ScanPlace::Server { index, within }) => (*index, within.as_deref().cloned()),
-            _ => (0, None),
-        };
+        let (index, within) = node_at(request.at.as_ref());
+        let within = within.cloned();
         let owners = self.nodes.owners();
         let Some(node) = owners.get(index) else {
             // There are fewer nodes than before.
@@ -114,6 +112,14 @@ impl ClusterStore {
     }
 }
 
+/// Returns the number of the node at this place of a scan, and the place on it.
+fn node_at(at: Option<&ScanPlace>) -> (usize, Option<&ScanPlace>) {
+    match at {
+        Some(ScanPlace::Server { index, within }) => (*index, within.as_deref()),
+        _ => (0, None),
+    }
+}
+
 /// Returns how many calls at the beginning have the slot of the first one; `None` without calls.
 fn run_length(calls: &[&mut Call<'_>]) -> Option<usize> {
     let slot = |call: &&mut Call<'_>| call.op.key().map(ClusterNodes::slot);
@@ -148,6 +154,18 @@ impl Store for ClusterStore {
             _ if together == Together::Each => Box::pin(batch::run(&self.nodes, calls, deadline)),
             _ => Box::pin(self.acquire_set(calls, together, deadline)),
         }
+    }
+
+    fn scanned_node(&self, at: Option<&ScanPlace>) -> Option<ScannedNode> {
+        let (index, _) = node_at(at);
+        let node = self.nodes.owners().into_iter().nth(index)?;
+        Some(ScannedNode {
+            address: node.address.to_string(),
+            next: ScanPlace::Server {
+                index: index + 1,
+                within: None,
+            },
+        })
     }
 
     fn joins_batches(&self, key: &LockKey) -> bool {

@@ -3,6 +3,7 @@
 mod admin;
 mod admin_foreign;
 mod assets;
+mod cluster;
 mod container;
 mod doctor;
 mod doctor_rights;

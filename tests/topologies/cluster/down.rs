@@ -69,3 +69,52 @@ async fn slot_without_an_owner_is_down_until_it_has_one() {
     assert_eq!(owner.cli(&["CLUSTER", "ADDSLOTS", &slot]).error(), None);
     acquired(&locks).await.release().await.unwrap();
 }
+
+/// A list goes on behind the dead node and names it. Without any node, it fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_without_a_dead_node_names_it() {
+    let cluster = RedisCluster::start_with(|_, options| {
+        options.args(["--cluster-require-full-coverage", "no"])
+    });
+    let locks = connect(&cluster).await;
+    let dead = other_primary(&cluster);
+    cluster.detach(cluster.replica_of(dead));
+    let mut of_dead = 0;
+    let mut held = Vec::new();
+    for at in 0..20 {
+        let name = format!("n:{at}");
+        if cluster.owner_of(&format!("lock:{name}")).port() == dead.port() {
+            of_dead += 1;
+        }
+        held.push(locks.lock(name).ttl(SOON).acquire().await.unwrap());
+    }
+    let page = locks.admin().list("*").await.unwrap();
+    assert_eq!((page.locks.len(), page.missing.len()), (20, 0));
+    dead.kill9();
+    let page = locks.admin().list("*").await.unwrap();
+    assert_eq!(page.locks.len(), 20 - of_dead);
+    let missing = &page.missing[..];
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!(missing[0].address, dead.address().to_string());
+    assert!(missing[0].reason.contains("connect"), "{missing:?}");
+    assert!(page.next.is_none());
+    // Each page names a node once.
+    let (mut next, mut missing, mut listed) = (None, 0, 0);
+    loop {
+        let page = locks.admin().list("*").limit(3).after(next).await.unwrap();
+        listed += page.locks.len();
+        missing += page.missing.len();
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!((listed, missing), (20 - of_dead, 1));
+    for node in cluster.nodes() {
+        if node.port() != dead.port() {
+            node.kill9();
+        }
+    }
+    let list = locks.admin().list("*").await;
+    assert!(list.is_err_and(|error| error.is_retryable()));
+}

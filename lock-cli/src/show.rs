@@ -181,11 +181,14 @@ fn queue(lock: &LockInfo) -> Page {
             [
                 waiter.position.to_string(),
                 format!("{}{}", waiter.label, tag.unwrap_or_default()),
+                waiter
+                    .kind
+                    .map_or_else(|| "-".to_owned(), |kind| kind.to_string()),
                 waiter.waiting.map_or_else(|| state.to_owned(), human),
             ]
         })
         .collect();
-    table::write(["POSITION", "WAITER", "STATE"], &rows)
+    table::write(["POSITION", "WAITER", "WANTS", "STATE"], &rows)
 }
 
 #[cfg(test)]

@@ -194,6 +194,8 @@ pub struct WaiterInfo {
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of its acquisition.
     pub tag: Option<Arc<str>>,
+    /// What it waits for: an exclusive lock, a lock for reading, or permits. `None` for a kind of another version.
+    pub kind: Option<Kind>,
     /// How long it has been waiting. `None` in this version: an entry of the queue has an order of
     /// arrival, and no time.
     pub waiting: Option<Duration>,
@@ -309,15 +311,16 @@ fn end(remaining: Option<Duration>, time: ReadTime) -> Option<SystemTime> {
 
 fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {
     // The text of an entry that a newer version wrote may have an owner id, and is not shown.
-    let (label, expires_at_ms) = QueueEntry::parse(entry).map_or_else(
-        || (Arc::from("a waiter of another version"), now_ms),
-        |entry| (entry.label, entry.expires_at_ms),
+    let (label, kind, expires_at_ms) = QueueEntry::parse(entry).map_or_else(
+        || (Arc::from("a waiter of another version"), None, now_ms),
+        |entry| (entry.label, entry.kind.known(), entry.expires_at_ms),
     );
     let (label, tag) = without_tag(&tidy_label(&label));
     WaiterInfo {
         position,
         label,
         tag,
+        kind,
         waiting: None,
         expires_in: Duration::from_millis(expires_at_ms.since(now_ms)),
     }
@@ -403,5 +406,29 @@ fn foreign(refusal: LockError) -> LockStatus {
             found: other.to_string().into(),
             advice: "".into(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiter_has_the_kind_of_its_entry() {
+        let kind = |text: &str| {
+            let owner_id = "00000001-0000-4000-8000-000000000000";
+            let entry = format!("{owner_id} {text} 2000 1700000000000 lk1:lock::c web-1 #tag");
+            let shown = waiter(0, &entry, ServerMs::new(1_700_000_000_000));
+            assert_eq!(&*shown.label, "web-1");
+            shown.kind
+        };
+        assert_eq!(kind("s"), Some(Kind::Exclusive));
+        assert_eq!(kind("pr"), Some(Kind::Read));
+        let permits = |of, weight| Some(Kind::Permits { of, weight });
+        assert_eq!(kind("s8"), permits(8, 1));
+        assert_eq!(kind("s8x2"), permits(8, 2));
+        // Of another version.
+        assert_eq!(kind("s?new"), None);
+        assert_eq!(waiter(0, "no entry", ServerMs::new(1)).kind, None);
     }
 }

@@ -134,6 +134,14 @@ impl EntryKind {
     pub fn parse(text: &str) -> Self {
         Kind::parse(text).map_or_else(|| Self::Unknown(text.into()), Self::Known)
     }
+
+    /// Returns the kind, if this version knows it.
+    pub fn known(&self) -> Option<Kind> {
+        match self {
+            Self::Known(kind) => Some(*kind),
+            Self::Unknown(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for EntryKind {

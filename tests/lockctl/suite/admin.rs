@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use test_support::fixtures::{KEY, NAME, SOON, exists, queue_length};
+use test_support::fixtures::{KEY, NAME, QUEUE, SOON, exists, queue_length};
 use test_support::{RedisServer, eventually};
 
 use crate::program::{Lockctl, Outcome, Running};
@@ -158,12 +158,58 @@ fn show_names_the_holder_and_the_queue() {
     assert!(value("since ").ends_with(" ago)"));
     assert!(value("left ").ends_with(", unless renewed"));
     assert_eq!(value("waiting "), "2");
-    assert_eq!(value("0 "), "web-2:7   waiting");
-    assert_eq!(value("1 "), "web-3:9   waiting");
+    assert_eq!(value("0 "), "web-2:7   exclusive   waiting");
+    assert_eq!(value("1 "), "web-3:9   exclusive   waiting");
     let quiet = on(&server, &["show", "-q", NAME]);
     assert_eq!(
         (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
         (Some(0), "", "")
+    );
+}
+
+#[test]
+fn show_says_what_each_waiter_wants() {
+    let server = RedisServer::start();
+    share(&server, NAME);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let expires_at = now.unwrap().as_millis() + 60_000;
+    for (at, kind) in ["s", "sr", "p8x2", "s?new"].into_iter().enumerate() {
+        let owner_id = format!("{at}f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10");
+        let entry = format!("{owner_id} {kind} 2000 {expires_at} lk1:lock::c web-{at}");
+        server.cli(&["ZADD", QUEUE, &at.to_string(), &entry]);
+    }
+    let shown = rows(&on(&server, &["show", NAME]));
+    let queue: Vec<_> = shown
+        .iter()
+        .map(String::as_str)
+        .skip_while(|row| !row.starts_with("POSITION"))
+        .collect();
+    assert_eq!(
+        queue,
+        [
+            "POSITION | WAITER | WANTS | STATE",
+            "0 | web-0 | exclusive | waiting",
+            "1 | web-1 | read | waiting",
+            "2 | web-2 | 2 of 8 permits | waiting",
+            "3 | web-3 | - | waiting",
+        ]
+    );
+    let json = on(&server, &["show", NAME, "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let kinds: Vec<_> = json["queue"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|waiter| waiter["kind"].as_str())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            Some("exclusive"),
+            Some("read"),
+            Some("2 of 8 permits"),
+            None
+        ]
     );
 }
 

@@ -192,7 +192,7 @@ pub(crate) enum Command {
 /// The list is not a snapshot. It uses SCAN, so the user needs +scan. A pattern is a glob of Redis: `*`,
 /// `?`, `[a-z]`. When a node of a cluster cannot be read, the others are listed, and the exit code is 1.
 ///
-/// Example: lockctl list 'order:*'
+/// Example: lockctl list 'order:*' --older-than 5m
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     /// The names to list
@@ -206,6 +206,11 @@ pub(crate) struct ListArgs {
     /// Lists the keys of other programs too
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Lists only the locks that their holder has had for this time or longer. A lock whose age the server does not
+    /// know is left out
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) older_than: Option<Duration>,
 }
 
 /// Reads the limit of a list.

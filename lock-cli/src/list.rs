@@ -1,5 +1,7 @@
 //! `lockctl list`: the locks of the prefix.
 
+use std::time::Duration;
+
 use lock_core::{LockInfo, LockManager, MissingNode};
 
 use crate::args::{DEFAULT_PREFIX, GlobalArgs, ListArgs};
@@ -9,6 +11,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::page::Line;
 use crate::table;
+use crate::text::human;
 use crate::view::{self, LockRecord};
 
 /// Locks that match a pattern.
@@ -71,6 +74,9 @@ pub(crate) async fn matching(
             .await
             .map_err(|error| connect::failure(global, &error))?;
         for lock in page.locks {
+            if args.older_than.is_some_and(|age| !is_older(&lock, age)) {
+                continue;
+            }
             if !args.all && view::is_foreign(&lock) {
                 found.foreign += 1;
             } else {
@@ -111,7 +117,7 @@ pub(crate) async fn run(
     }
     let incomplete = found.incomplete(Exit::No);
     if found.locks.is_empty() && incomplete.is_none() {
-        output.note(&nothing(&global.prefix, &args.pattern));
+        output.note(&nothing(&global.prefix, args));
     }
     if found.has_more {
         output.note("more locks match; raise --limit, or use a narrower pattern");
@@ -126,15 +132,25 @@ pub(crate) async fn run(
     incomplete.map_or(Ok(Exit::Success), Err)
 }
 
+/// Whether the holder has had the lock for this time.
+fn is_older(lock: &LockInfo, age: Duration) -> bool {
+    let held_for = lock.holder().and_then(|holder| holder.held_for);
+    held_for.is_some_and(|held_for| held_for >= age)
+}
+
 /// Says where no lock was found: services may use another prefix.
-fn nothing(prefix: &str, pattern: &str) -> String {
+fn nothing(prefix: &str, args: &ListArgs) -> String {
+    let pattern = &args.pattern;
     let origin = if prefix == DEFAULT_PREFIX {
         "the default"
     } else {
         "from --prefix or DISTRIBUTED_LOCK_PREFIX"
     };
+    let age = args.older_than.map_or_else(String::new, |age| {
+        format!(" and has been held for {}", human(age))
+    });
     format!(
-        "no lock has a key that matches `{prefix}{pattern}`; the prefix is `{prefix}` ({origin}), so check that it is the one \
+        "no lock has a key that matches `{prefix}{pattern}`{age}; the prefix is `{prefix}` ({origin}), so check that it is the one \
          of the services"
     )
 }

@@ -59,6 +59,7 @@ pub(crate) async fn not_held(locks: &LockManager, name: &str, global: &GlobalArg
         pattern: "*".to_owned(),
         limit: SEARCHED,
         all: false,
+        older_than: None,
     };
     // A user may inspect a lock without being allowed to list all of them.
     let held = crate::list::matching(locks, &all, global).await;

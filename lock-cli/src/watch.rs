@@ -110,6 +110,7 @@ impl Watch<'_> {
             pattern: pattern.clone(),
             limit: LIMIT,
             all: false,
+            older_than: None,
         };
         let found = list::matching(&self.locks, &args, self.global).await?;
         // A lock that the list lacks is not free.

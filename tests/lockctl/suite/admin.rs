@@ -114,6 +114,43 @@ fn list_shows_locks_in_the_order_of_their_names() {
 }
 
 #[test]
+fn list_of_old_locks_leaves_out_younger_ones() {
+    let server = RedisServer::start();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now_ms = now.unwrap().as_millis();
+    for (name, minutes) in [("young", 1), ("old", 10), ("older", 20)] {
+        let owner_id = "00000001-0000-4000-8000-000000000000";
+        let value = format!("lk1:{owner_id} 7 {} web-1:42", now_ms - minutes * 60_000);
+        server.cli(&["SET", &format!("lock:{name}"), &value, "PX", "600000"]);
+    }
+    // The server does not know for how long.
+    server.cli(&["SET", "lock:theirs", "uuid", "PX", "60000"]);
+    let names = |flags: &[&str]| {
+        let mut arguments = vec!["list"];
+        arguments.extend(flags);
+        let listed = rows(&on(&server, &arguments));
+        let names = listed
+            .iter()
+            .skip(1)
+            .map(|row| row.split(" | ").next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["old", "older", "young"]);
+    assert_eq!(names(&["--older-than", "5m"]), ["old", "older"]);
+    assert_eq!(names(&["--older-than", "5m", "--all"]), ["old", "older"]);
+    assert_eq!(names(&["--older-than", "15m"]), ["older"]);
+    assert_eq!(names(&["--older-than", "0s"]), ["old", "older", "young"]);
+    // The limit counts old locks only.
+    let limited = on(&server, &["list", "--older-than", "15m", "--limit", "1"]);
+    assert_eq!((rows(&limited).len(), &*limited.stderr), (2, ""));
+    let none = on(&server, &["list", "--older-than", "1h"]);
+    let text =
+        "lockctl: no lock has a key that matches `lock:*` and has been held for 60 min; the prefix";
+    assert!(none.stderr.starts_with(text), "{none:?}");
+    assert_eq!(none.code, Some(0));
+}
+
+#[test]
 fn list_needs_the_right_to_scan() {
     let server = RedisServer::start();
     server.cli(&[

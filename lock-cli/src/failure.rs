@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use lock_core::{BackendErrorKind, LockError};
+use lock_core::{BackendErrorKind, InvalidKindReason, LockError};
 
 use crate::exit::Exit;
 use crate::page::Line;
@@ -82,6 +82,10 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         | LockError::InvalidMinHold { .. }
         | LockError::InvalidWait { .. }
         | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
+        LockError::InvalidKind {
+            reason: InvalidKindReason::Weight | InvalidKindReason::TooManyNames,
+            ..
+        } => (Exit::Usage, "usage"),
         LockError::InvalidDialect { .. }
         | LockError::InvalidSetting { .. }
         | LockError::InvalidKind { .. }

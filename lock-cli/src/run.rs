@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Holder, LockError, LockGuard, LockManager, LossReason};
+use lock_core::{Holder, LockError, LockManager, LossReason};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -22,10 +22,12 @@ use crate::view;
 
 mod child;
 pub(crate) mod guard_process;
+mod held;
 mod processes;
 mod signals;
 
 use child::{Child, Ended};
+use held::Held;
 use signals::{Event, Signals};
 
 /// The longest default of `--kill-after`.
@@ -121,23 +123,57 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Acquires the lock with its whole ttl.
-    async fn acquire(&self, locks: &LockManager) -> Result<LockGuard, LockError> {
+    async fn acquire(&self, locks: &LockManager) -> Result<Held, LockError> {
         let args = &self.args;
-        let mut request = locks
-            .lock(args.name.as_str())
-            .ttl(args.ttl)
-            .wait(args.wait.unwrap_or_default());
-        if let Some(max_hold) = args.max_hold {
-            request = request.max_hold(max_hold);
+        let wait = args.wait.unwrap_or_default();
+        // The two kinds of requests have the same settings, and no type in common.
+        macro_rules! acquire {
+            ($request:expr) => {{
+                let mut request = $request.kind(args.kind()).ttl(args.ttl).wait(wait);
+                if let Some(max_hold) = args.max_hold {
+                    request = request.max_hold(max_hold);
+                }
+                if let Some(min_hold) = args.min_hold {
+                    request = request.min_hold(min_hold);
+                }
+                request.acquire().await?
+            }};
         }
-        if let Some(min_hold) = args.min_hold {
-            request = request.min_hold(min_hold);
-        }
-        let guard = request.acquire().await?;
+        let held = match args.names.as_slice() {
+            [name] => Held::One(acquire!(locks.lock(name.as_str()))),
+            names => Held::Set(acquire!(locks.lock_all(names.iter().map(String::as_str)))),
+        };
         // A handover gives a lease of two seconds at most. When this process is killed right after the
         // command has begun, the guard process needs `--kill-after` before the lease ends.
-        guard.renew().await?;
-        Ok(guard)
+        held.renew().await?;
+        Ok(held)
+    }
+
+    /// Returns the key of a name.
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.global.prefix)
+    }
+
+    /// Names the lock or the locks: ``the lock `a` ``, ``the locks `a`, `b` ``.
+    fn what(&self) -> String {
+        let names: Vec<_> = self
+            .args
+            .names
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect();
+        match names.as_slice() {
+            [name] => format!("the lock {name}"),
+            names => format!("the locks {}", names.join(", ")),
+        }
+    }
+
+    /// Names what was lost: the lock, or one of the locks.
+    fn what_is_lost(&self) -> String {
+        match self.args.names.len() {
+            1 => self.what(),
+            _ => format!("one of {}", self.what()),
+        }
     }
 
     /// Returns the exit code of a lock that was not acquired.
@@ -151,9 +187,9 @@ impl Job<'_> {
             let mut failure = connect::failure(self.global, error);
             if error.is_lost() {
                 // The server has granted the lock, and did not renew it.
-                let name = &self.args.name;
                 failure.text = Line::new(&format!(
-                    "lost the lock `{name}` before the command began; nothing was run"
+                    "lost {} before the command began; nothing was run",
+                    self.what_is_lost()
                 ));
             }
             return Err(failure);
@@ -167,7 +203,10 @@ impl Job<'_> {
         let mut failure = connect::failure(self.global, error);
         failure.exit = exit;
         // The error does not say whether the holder that it names has released the lock already.
-        let inspecting = locks.inspect(self.args.name.as_str());
+        let names = &self.args.names;
+        let of_error = |name: &&String| error.key() == Some(&self.key(name));
+        let name = names.iter().find(of_error).unwrap_or(&names[0]);
+        let inspecting = locks.inspect(name.as_str());
         let lock = tokio::select! {
             biased;
             signal = signals.end_of_wait() => return Ok(ended_by(signal)),
@@ -175,7 +214,7 @@ impl Job<'_> {
         };
         let lock = lock.ok().and_then(Result::ok);
         let without_holder = lock.as_ref().and_then(view::without_holder);
-        let text = contended_text(&self.args.name, error, without_holder, exit);
+        let text = contended_text(name, error, without_holder, exit);
         failure.text = Line::new(&text);
         if skip && !self.output.is_json() {
             self.output.note(failure.text.as_str());
@@ -188,7 +227,7 @@ impl Job<'_> {
     async fn work(
         &self,
         locks: &LockManager,
-        guard: LockGuard,
+        guard: Held,
         mut signals: Signals,
     ) -> Result<Exit, Failure> {
         let mut child = match Child::spawn(self, &guard) {
@@ -198,13 +237,14 @@ impl Job<'_> {
                 return Err(Failure::internal("cannot start the guard process", &error));
             }
         };
-        self.output.detail(&format!(
-            "acquired the lock `{}` (token {})",
-            self.args.name,
-            guard
-                .fencing_token()
-                .map_or_else(|| "none".to_owned(), |token| token.to_string()),
-        ));
+        for guard in guard.guards() {
+            let key = guard.key();
+            let name = key.strip_prefix(&self.global.prefix).unwrap_or(key);
+            let token = guard.fencing_token();
+            let token = token.map_or_else(|| "none".to_owned(), |token| token.to_string());
+            self.output
+                .detail(&format!("acquired the lock `{name}` (token {token})"));
+        }
         let mut lost = std::pin::pin!(guard.lost());
         let ended = loop {
             tokio::select! {
@@ -238,15 +278,13 @@ impl Job<'_> {
     async fn lost(
         &self,
         locks: &LockManager,
-        guard: LockGuard,
+        guard: Held,
         mut child: Child,
         mut signals: Signals,
     ) -> Result<Exit, Failure> {
         let reason = self.loss_reason(&guard);
-        let text = format!(
-            "lost the lock `{}`{reason}; ending the command",
-            self.args.name
-        );
+        let what = self.what_is_lost();
+        let text = format!("lost {what}{reason}; ending the command");
         let mut failure = Failure::new(Exit::Lost, "lost", text);
         // Reported before the command ends, since that may take `--kill-after`.
         if !self.output.is_json() {
@@ -271,15 +309,23 @@ impl Job<'_> {
 
     /// Says that the server may still have the lock.
     fn warn_of_rest(&self) {
+        let (what, ends) = (self.what(), self.ends());
+        let it = if self.args.names.len() == 1 {
+            "it"
+        } else {
+            "one of them"
+        };
         self.output.note(&format!(
-            "warning: the server did not confirm that lockctl gave up the lock `{}`; if lockctl still has it, \
-             it ends within {}",
-            self.args.name,
-            human(self.args.ttl)
+            "warning: the server did not confirm that lockctl gave up {what}; if lockctl still has {it}, {ends}"
         ));
     }
 
-    fn loss_reason(&self, guard: &LockGuard) -> String {
+    /// Says when a lock ends that was not released.
+    fn ends(&self) -> String {
+        format!("it ends within {}", human(self.args.ttl))
+    }
+
+    fn loss_reason(&self, guard: &Held) -> String {
         let reason = match (guard.loss_reason(), self.args.max_hold) {
             (Some(LossReason::MaxHold), Some(max_hold)) => {
                 format!("held for the `--max-hold` of {}", human(max_hold))
@@ -291,23 +337,23 @@ impl Job<'_> {
     }
 
     /// Releases the lock. The code of CMD stays, whatever happens here.
-    async fn release(&self, locks: &LockManager, guard: LockGuard) {
+    async fn release(&self, locks: &LockManager, guard: Held) {
         let limit = Instant::now() + connect::RELEASE_TIMEOUT;
         let Err(error) = guard.release().await else {
             return;
         };
-        let name = &self.args.name;
+        let what = self.what_is_lost();
         if error.is_lost() {
             self.output.note(&format!(
-                "warning: the lock `{name}` was lost before the command ended; check its work"
+                "warning: {what} was lost before the command ended; check its work"
             ));
             return;
         }
         // The release continues in the background.
         if !gave_up(locks, limit).await {
-            let left = human(self.args.ttl);
+            let ends = self.ends();
             self.output.note(&format!(
-                "warning: the lock `{name}` was not released ({error}); it ends within {left}"
+                "warning: {what} was not released ({error}); {ends}"
             ));
         }
     }
@@ -355,10 +401,12 @@ fn contended_text(
 }
 
 fn held_by(holder: &Holder) -> String {
-    let label = holder.label();
+    // The label of a lock that several hold is that of the first holder, which may be gone.
+    let by = view::holders(holder.kind(), holder.count().into());
+    let by = by.unwrap_or_else(|| holder.label().to_owned());
     match holder.held_for() {
-        Some(held_for) => format!("{label} for {}", human(held_for)),
-        None => label.to_owned(),
+        Some(held_for) => format!("{by} for {}", human(held_for)),
+        None => by,
     }
 }
 

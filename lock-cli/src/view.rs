@@ -223,7 +223,13 @@ pub(crate) fn shared(lock: &LockInfo) -> Option<Kind> {
 
 /// Says how many hold a shared lock: `3 readers`, `6 of 8 permits`. Returns `None` for all other locks.
 pub(crate) fn holding(lock: &LockInfo) -> Option<String> {
-    Some(match (shared(lock)?, lock.holders_total) {
+    holders(shared(lock)?, lock.holders_total)
+}
+
+/// Says how many holders of this kind a lock has. Returns `None` for an exclusive lock.
+pub(crate) fn holders(kind: Kind, total: u64) -> Option<String> {
+    Some(match (kind, total) {
+        (Kind::Exclusive, _) => return None,
         (Kind::Read, 1) => "1 reader".to_owned(),
         (Kind::Read, readers) => format!("{readers} readers"),
         (Kind::Permits { of, .. }, taken) => format!("{taken} of {of} permits"),

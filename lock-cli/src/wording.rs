@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use lock_core::{BackendError, BackendErrorKind, LockError};
+use lock_core::{BackendError, BackendErrorKind, InvalidKindReason, LockError};
 
 use crate::text::flag;
 
@@ -51,6 +51,21 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
             };
             format!("invalid {setting} `{value}`: {}", plain(advice))
         }
+        LockError::InvalidKind { kind, reason, .. } => match reason {
+            InvalidKindReason::Weight => {
+                format!("invalid --weight ({kind}): use at most the --permits")
+            }
+            InvalidKindReason::Dialect => {
+                "--read and --permits need one server, Sentinel or a cluster; at a quorum, \
+                                           locks are exclusive"
+                    .to_owned()
+            }
+            InvalidKindReason::TooManyNames => {
+                "too many --name: a set has at most 64; use a name that stands for all of them"
+                    .to_owned()
+            }
+            _ => plain(&error.to_string()),
+        },
         LockError::Lost { key, .. } => format!("the lock with the key `{key}` was lost"),
         LockError::Backend(backend) => of_backend(backend, source),
         // All others have nothing to do with the flags, or mean a fault of this program.

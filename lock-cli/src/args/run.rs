@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use lock_core::Kind;
 
 use crate::duration;
 
@@ -13,16 +14,32 @@ use crate::duration;
 /// command gets SIGTERM, and SIGKILL after `--kill-after`. So two commands overlap at most from the end of
 /// the lease until then; a resource that checks LOCKCTL_FENCING_TOKEN refuses a late writer.
 ///
-/// The command gets LOCKCTL_NAME, LOCKCTL_KEY and LOCKCTL_FENCING_TOKEN. DISTRIBUTED_LOCK_URL is removed
+/// The lock is exclusive, unless --read or --permits is given. All jobs with one name should give the same
+/// number of permits. With several --name, the command runs when it has all of the locks.
+///
+/// The command gets LOCKCTL_NAME, LOCKCTL_KEY and LOCKCTL_FENCING_TOKEN. With several names, these have a
+/// number each, in the order of the flags: LOCKCTL_NAME_1, LOCKCTL_KEY_1 and so on. DISTRIBUTED_LOCK_URL is removed
 /// from its environment, since it may hold a password; --keep-url keeps it. Processes that the command leaves
 /// behind run without the lock. No shell is involved: for one, write `-- sh -c '..'`.
 ///
 /// Example: lockctl run --name nightly-report -- /usr/local/bin/report
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// The name of the lock
-    #[arg(long, value_name = "NAME")]
-    pub(crate) name: String,
+    /// The name of the lock. Several are acquired together: all, or none
+    #[arg(long = "name", required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// Shares the lock with other readers. While a reader holds it, no job gets it exclusively
+    #[arg(long, conflicts_with_all = ["permits", "min_hold"])]
+    pub(crate) read: bool,
+
+    /// Takes one of COUNT permits, so that up to COUNT jobs run at once. From 1 to 10000
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "COUNT")]
+    pub(crate) permits: Option<u32>,
+
+    /// How many of the permits the command takes, from 1 to 256. Defaults to 1
+    #[arg(long, requires = "permits", value_parser = clap::value_parser!(u32).range(1..=256), value_name = "COUNT")]
+    pub(crate) weight: Option<u32>,
 
     /// How long the lock outlives a machine that dies, from 100ms to 24h
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "TIME")]
@@ -67,6 +84,20 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Returns the kind of the locks.
+    pub(crate) fn kind(&self) -> Kind {
+        match (self.permits, self.read) {
+            (Some(of), _) => Kind::Permits {
+                of,
+                weight: self.weight.unwrap_or(1),
+            },
+            (None, true) => Kind::Read,
+            (None, false) => Kind::Exclusive,
+        }
+    }
 }
 
 /// What to do while another holder has the lock.

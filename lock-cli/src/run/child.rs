@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal};
 use tokio::time::Instant;
 
 use super::Job;
+use super::held::Held;
 use super::processes::{self, ChildEnd};
 use super::signals::{Event, Signals};
 
@@ -44,7 +45,7 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts the guard process, which starts CMD.
-    pub(super) fn spawn(job: &Job<'_>, guard: &LockGuard) -> io::Result<Self> {
+    pub(super) fn spawn(job: &Job<'_>, held: &Held) -> io::Result<Self> {
         let args = &job.args;
         let is_on_terminal = io::stdin().is_terminal();
         let mut command = Command::new(this_program()?);
@@ -64,13 +65,7 @@ impl Child {
             command.process_group(0);
         }
         command.arg("--").args(&args.command);
-        command
-            .env("LOCKCTL_NAME", &args.name)
-            .env("LOCKCTL_KEY", guard.key());
-        match guard.fencing_token() {
-            Some(token) => command.env("LOCKCTL_FENCING_TOKEN", token.to_string()),
-            None => command.env_remove("LOCKCTL_FENCING_TOKEN"),
-        };
+        name_locks(&mut command, job, held);
         if !args.keep_url {
             command.env_remove("DISTRIBUTED_LOCK_URL");
         }
@@ -169,6 +164,43 @@ impl Child {
                 return;
             }
             tokio::time::sleep_until(limit.min(Instant::now() + LOOK)).await;
+        }
+    }
+}
+
+/// The variables that name a lock. With several locks, each has a number.
+const OF_LOCKS: [&str; 3] = ["LOCKCTL_NAME", "LOCKCTL_KEY", "LOCKCTL_FENCING_TOKEN"];
+
+/// Tells the command which locks it has. What a surrounding lockctl said of its own is removed.
+fn name_locks(command: &mut Command, job: &Job<'_>, held: &Held) {
+    for (variable, _) in env::vars_os() {
+        let text = variable.to_string_lossy();
+        let of_lock = |name: &&str| {
+            let number = text.strip_prefix(*name);
+            number.is_some_and(|number| number.is_empty() || number.starts_with('_'))
+        };
+        if OF_LOCKS.iter().any(of_lock) {
+            command.env_remove(&variable);
+        }
+    }
+    let names = &job.args.names;
+    for (number, name) in (1..).zip(names) {
+        let number = match names.len() {
+            1 => String::new(),
+            _ => format!("_{number}"),
+        };
+        let key = job.key(name);
+        let guard = held.guards().iter().find(|guard| guard.key() == key);
+        let token = guard.and_then(LockGuard::fencing_token);
+        let values = [
+            Some(name.clone()),
+            Some(key),
+            token.map(|token| token.to_string()),
+        ];
+        for (variable, value) in OF_LOCKS.into_iter().zip(values) {
+            if let Some(value) = value {
+                command.env(format!("{variable}{number}"), value);
+            }
         }
     }
 }

@@ -117,7 +117,7 @@ fn exit_codes_of_wrong_arguments() {
         run(&["--ttl", "25h"], &["true"]),
         run(&["--max-hold", "1s"], &["true"]),
         run(&["--min-hold", "30s"], &["true"]),
-        run(&["--read"], &["true"]),
+        run(&["--weight", "2"], &["true"]),
         vec!["run", "--name", "", "--", "true"],
         vec!["run", "--name", "a{b", "--", "true"],
         vec!["man", "no-such-command"],

@@ -13,6 +13,7 @@ mod exit_codes;
 mod golden;
 mod guide;
 mod json;
+mod kinds;
 mod loss;
 mod program;
 mod signals;

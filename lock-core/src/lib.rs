@@ -193,6 +193,10 @@ pub mod guide {
         #![doc = include_str!("../docs/kinds.md")]
     }
 
+    pub mod managed {
+        #![doc = include_str!("../docs/managed.md")]
+    }
+
     pub mod migrating {
         #![doc = include_str!("../docs/migrating.md")]
     }

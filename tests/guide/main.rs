@@ -17,6 +17,7 @@ use std::path::Path;
 mod blocks;
 
 use blocks::{Block, blocks, region};
+use test_support::guide::{acl_command, acl_command_for_clusters};
 
 /// The width to which the pages are wrapped.
 const WIDTH: usize = 115;
@@ -242,6 +243,24 @@ fn the_faq_answers_twenty_questions_with_sources() {
         }
     }
     report(&faults);
+}
+
+/// Services take the rules of `ACL SETUSER` in their consoles, without a password and without a shell.
+#[test]
+fn rights_to_paste_are_those_of_the_commands() {
+    let page = read("lock-core/docs/managed.md");
+    for command in [acl_command("locks"), acl_command_for_clusters()] {
+        let rules = command.iter().skip_while(|word| *word != "locks").skip(1);
+        let rules: Vec<&str> = rules
+            .map(String::as_str)
+            .filter(|rule| !rule.starts_with('>'))
+            .collect();
+        let line = rules.join(" ");
+        assert!(
+            page.lines().any(|it| it == line),
+            "managed.md needs the line: {line}"
+        );
+    }
 }
 
 /// Returns the lines of a page from a line that begins with `first` to the line `last`.

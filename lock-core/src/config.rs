@@ -197,11 +197,9 @@ impl Settings {
     }
 
     /// Drops what only connecting needs: the source of user and password, and the bytes of certificates and keys.
+    #[cfg(feature = "redis")]
     pub(crate) fn forget_secrets(&mut self) {
-        #[cfg(feature = "redis")]
-        {
-            self.credentials = None;
-        }
+        self.credentials = None;
         #[cfg(feature = "__tls")]
         {
             self.tls = None;

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::users::Users;
+use self::users::{User, Users};
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
     Boxed, Call, Dialects, NotificationSink, Reach, Renewal, Store, StoreStatus, StoreTraits,
@@ -117,8 +117,8 @@ impl MemoryStore {
     }
 
     fn admit(&self) -> Result<(), LockError> {
-        let (runtime, is_paused) = (users::current_runtime(), users::has_paused_clock());
-        self.users.lock().admit(runtime, is_paused)
+        let (user, is_paused) = (User::current(), users::has_paused_clock());
+        self.users.lock().admit(user, is_paused)
     }
 
     /// Runs one command on a lock state, and delivers its notifications.

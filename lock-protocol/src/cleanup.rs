@@ -282,9 +282,8 @@ impl Cleanup {
             }),
             Remainder::Unconfirmed(left) => CleanupState::Due(now.plus(left).min(self.give_up_at)),
             Remainder::DeadWaiters if self.may_go_on(outcome, now) => CleanupState::Due(now),
-            // The next call for this lock removes what is left.
-            Remainder::DeadWaiters => CleanupState::Finished,
-            Remainder::Nothing => CleanupState::Finished,
+            // If dead waiters are left, the next call for this lock removes them.
+            Remainder::DeadWaiters | Remainder::Nothing => CleanupState::Finished,
         };
     }
 

@@ -171,7 +171,7 @@ pub(crate) fn without_password(url: &str) -> String {
 fn is_host(text: &str) -> bool {
     let after_number = text.strip_prefix('[').and_then(|it| it.split_once(']'));
     let port = match (after_number, text.split_once(':')) {
-        (Some((_, end)), _) if end.is_empty() => None,
+        (Some((_, "")), _) => None,
         (Some((_, end)), _) => end.strip_prefix(':').or(Some(end)),
         (None, split) => split.map(|(_, port)| port),
     };

@@ -10,11 +10,28 @@ use tokio::runtime::{Handle, Id};
 
 use crate::error::{BackendErrorKind, LockError};
 
+/// A caller whose clock counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    Runtime(Id),
+    /// Outside of a runtime, where the clock is the real one.
+    Thread,
+}
+
+impl User {
+    pub(super) fn current() -> Self {
+        match Handle::try_current() {
+            Ok(runtime) => Self::Runtime(runtime.id()),
+            Err(_) => Self::Thread,
+        }
+    }
+}
+
 /// The runtimes that have acquired locks.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    /// The only runtime so far; `None` inside for callers outside of a runtime.
-    only: Option<Option<Id>>,
+    /// The only user so far.
+    only: Option<User>,
     are_several: bool,
     /// The only runtime has paused its clock.
     is_paused: bool,
@@ -22,8 +39,8 @@ pub(super) struct Users {
 
 impl Users {
     /// Records an acquire. Returns an error if its clock may differ from an earlier one's.
-    pub(super) fn admit(&mut self, runtime: Option<Id>, is_paused: bool) -> Result<(), LockError> {
-        let is_other = *self.only.get_or_insert(runtime) != runtime;
+    pub(super) fn admit(&mut self, user: User, is_paused: bool) -> Result<(), LockError> {
+        let is_other = *self.only.get_or_insert(user) != user;
         if (is_other && self.is_paused) || (is_paused && (is_other || self.are_several)) {
             return Err(LockError::advised(
                 BackendErrorKind::Unsupported,
@@ -35,11 +52,6 @@ impl Users {
         self.is_paused |= is_paused;
         Ok(())
     }
-}
-
-/// Returns the runtime of the caller.
-pub(super) fn current_runtime() -> Option<Id> {
-    Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 /// Returns whether the runtime of the caller has paused its clock, now or before.
@@ -76,7 +88,8 @@ mod tests {
 
     #[test]
     fn paused_clock_is_shared_with_no_other_runtime() {
-        let [one, other] = [runtime(false), runtime(false)].map(|it| Some(it.handle().id()));
+        let [one, other] =
+            [runtime(false), runtime(false)].map(|it| User::Runtime(it.handle().id()));
         for first_is_paused in [false, true] {
             for second_is_paused in [false, true] {
                 let mut users = Users::default();
@@ -88,7 +101,7 @@ mod tests {
                 assert!(users.admit(one, first_is_paused).is_ok());
                 // Only runtimes that were admitted count.
                 assert_eq!(users.admit(one, true).is_err(), second.is_ok());
-                assert_eq!(users.admit(None, false).is_err(), second.is_err());
+                assert_eq!(users.admit(User::Thread, false).is_err(), second.is_err());
             }
         }
     }

@@ -473,15 +473,13 @@ impl Handshake {
         let uptime = (self.config.kind == DeploymentKind::Quorum)
             .then(|| info.field("uptime_in_seconds")?.parse().ok())
             .flatten();
-        let process = match info.run_id() {
-            Some(run_id) => ServerProcessInfo {
-                run_id,
-                uptime: uptime.map(Duration::from_secs),
-            },
-            None => {
-                self.report_lack_of_notifications(node, "INFO shows no run_id");
-                ServerProcessInfo::UNKNOWN
-            }
+        let Some(run_id) = info.run_id() else {
+            self.report_lack_of_notifications(node, "INFO shows no run_id");
+            return Ok((ServerProcessInfo::UNKNOWN, form));
+        };
+        let process = ServerProcessInfo {
+            run_id,
+            uptime: uptime.map(Duration::from_secs),
         };
         Ok((process, form))
     }

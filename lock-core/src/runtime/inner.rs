@@ -56,6 +56,7 @@ impl ManagerInner {
         reporter: Arc<Reporter>,
         mut settings: Settings,
     ) -> Self {
+        #[cfg(feature = "redis")]
         settings.forget_secrets();
         let overrides = std::mem::take(&mut settings.overrides);
         let now = store.clock().now();

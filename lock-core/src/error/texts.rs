@@ -68,13 +68,16 @@ impl LockError {
             }
             (kind, _) => backend_kind(kind),
         };
-        let text = text_of(refusal);
         let context = match kind {
             // Only the words of the server say what is wrong.
-            BackendErrorKind::Other => format!("{text} ({REJECTED})"),
+            BackendErrorKind::Other => {
+                let words = line_of(refusal);
+                let words = words.strip_prefix("ERR ").unwrap_or(words);
+                format!("{} ({REJECTED})", tidy(words, MAX_ERROR_TEXT))
+            }
             _ => REJECTED.to_owned(),
         };
-        let error = Self::caused(kind, context, ServerText(text));
+        let error = Self::caused(kind, context, ServerText(text_of(refusal)));
         match (error, &refusal.redirect) {
             (Self::Backend(error), Some(redirect)) => {
                 Self::Backend(error.with_redirect((**redirect).clone()))
@@ -128,7 +131,7 @@ pub(crate) fn backend_kind(kind: RefusalKind) -> BackendErrorKind {
 /// Returns what the server said, without the arguments of a command, and without characters that could forge a log
 /// line.
 pub(crate) fn text_of(refusal: &Refusal) -> String {
-    let line = refusal.text.split(ARGUMENTS).next().unwrap_or_default();
+    let line = line_of(refusal);
     let (code, detail) = match line.split_once(' ') {
         Some((code, detail)) => (code, Some(detail)),
         None => (line, None),
@@ -141,6 +144,11 @@ pub(crate) fn text_of(refusal: &Refusal) -> String {
         (None, None) => format!("{code:?}"),
     };
     tidy(&text, MAX_ERROR_TEXT)
+}
+
+/// Returns what the server said, without the arguments of a command.
+fn line_of(refusal: &Refusal) -> &str {
+    refusal.text.split(ARGUMENTS).next().unwrap_or_default()
 }
 
 /// How error texts name the codes of a server. Alerts may look for them, so they stay as the client library, which

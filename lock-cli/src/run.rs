@@ -293,8 +293,10 @@ impl Job<'_> {
             failure.is_silent = true;
         }
         child.end(self.kill_after, &mut signals).await;
-        // After a `--max-hold` the server still has the lock. Without an answer, it expires.
-        let is_locked = guard.loss_reason() == Some(LossReason::MaxHold);
+        // After a `--max-hold` the server still has the lock, and when one lock of a set is lost, it has the others.
+        // Without an answer, they expire.
+        let is_locked =
+            self.args.names.len() > 1 || guard.loss_reason() == Some(LossReason::MaxHold);
         let timeout = if is_locked {
             CANCEL_TIMEOUT
         } else {

@@ -53,7 +53,7 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
         }
         LockError::InvalidKind { kind, reason, .. } => match reason {
             InvalidKindReason::Weight => {
-                format!("invalid --weight ({kind}): use at most the --permits")
+                format!("invalid --weight ({kind}): it must not be larger than --permits")
             }
             InvalidKindReason::Dialect => {
                 "--read and --permits need one server, Sentinel or a cluster; at a quorum, \
@@ -78,6 +78,10 @@ fn of_backend(error: &BackendError, source: &str) -> String {
     match error.kind() {
         BackendErrorKind::Unreachable => unreachable(&text, source).unwrap_or_else(|| plain(&text)),
         BackendErrorKind::Other => match (text.strip_suffix(": see the cause"), error.source()) {
+            // It begins with what the server said, which is the cause.
+            (Some(text), _) if text.ends_with(" (the lock server rejected the command)") => {
+                plain(text)
+            }
             (Some(text), Some(cause)) => format!("{}: {cause}", plain(text)),
             _ => plain(&text),
         },

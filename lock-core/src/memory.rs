@@ -116,6 +116,12 @@ impl MemoryStore {
         }
     }
 
+    /// Returns an error if the clock of the caller may differ from that of the leases.
+    fn check_clock(&self) -> Result<(), LockError> {
+        let (user, is_paused) = (User::current(), users::has_paused_clock());
+        self.users.lock().check(user, is_paused)
+    }
+
     fn admit(&self) -> Result<(), LockError> {
         let (user, is_paused) = (User::current(), users::has_paused_clock());
         self.users.lock().admit(user, is_paused)
@@ -132,6 +138,8 @@ impl MemoryStore {
             now_us: micros(now),
             has_subscriber: &|_| true,
         };
+        // A release is never refused, but on another clock it must not end the leases of other locks.
+        let may_sweep = self.check_clock().is_ok();
         let (reply, notifications) = {
             let mut state = self.state.lock();
             let floor_us = state.last_token.max(at.now_us).saturating_add(1);
@@ -141,7 +149,9 @@ impl MemoryStore {
                 (reply, notifications, counted)
             });
             state.last_token = state.last_token.max(counted);
-            state.sweep(ServerMs::from_micros(at.now_us));
+            if may_sweep {
+                state.sweep(ServerMs::from_micros(at.now_us));
+            }
             (reply, notifications)
         };
         for notification in notifications {
@@ -305,11 +315,15 @@ impl MemoryStore {
                 self.admit()?;
                 Outcome::Acquired(self.acquire_now(sent))
             }
-            OpKind::Renew(renewal, _) => Outcome::Renewed(self.renew_now(renewal)),
+            OpKind::Renew(renewal, _) => {
+                self.check_clock()?;
+                Outcome::Renewed(self.renew_now(renewal))
+            }
             OpKind::Release(request) => Outcome::Released(self.release(request)),
             OpKind::Inspect(key, _) => Outcome::Inspected(Box::new(self.inspect_now(key))),
             OpKind::Scan(request) => Outcome::Scanned(Box::new(self.scan_now(request))),
             OpKind::Force(request) => {
+                self.check_clock()?;
                 let (time, reply) = self.force_release_now(request);
                 Outcome::Forced(time, Box::new(reply))
             }

@@ -114,7 +114,7 @@ impl Process {
 
 /// The data of a static, once for each process.
 ///
-/// In a forked child a static of its parent may be locked for ever, and what it holds belongs to the parent. So the
+/// In a forked child a static of its parent may be locked forever, and what it holds belongs to the parent. So the
 /// child gets data of its own.
 pub(crate) struct PerProcess<T> {
     /// The process that the data belongs to; zero until a process has used it.

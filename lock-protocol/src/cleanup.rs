@@ -194,6 +194,10 @@ enum CleanupState {
     GaveUp(GiveUpReason),
 }
 
+/// How many command timeouts the removal of dead waiters may take. Each command removes many, and a server that always
+/// tells of more is not asked forever.
+const REMOVAL_TIMEOUTS: u32 = 10;
+
 /// A release or a cancel, and how long it is worth trying.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cleanup {
@@ -201,8 +205,8 @@ pub struct Cleanup {
     state: CleanupState,
     /// By then, every lease of the owner id has expired.
     give_up_at: Moment,
-    /// How long every lease lasts that the owner id may have.
-    longest: Duration,
+    /// How long dead waiters are removed.
+    removal_limit: Duration,
     /// The end of the removal of dead waiters; `None` before a reply tells of some.
     removes_until: Option<Moment>,
     tries: u32,
@@ -217,7 +221,7 @@ impl Cleanup {
             .saturating_add(request.ttl.as_duration());
         Self {
             give_up_at: now.plus(longest),
-            longest,
+            removal_limit: command_timeout.saturating_mul(REMOVAL_TIMEOUTS),
             removes_until: None,
             request,
             state: CleanupState::Due(now),
@@ -287,11 +291,11 @@ impl Cleanup {
         };
     }
 
-    /// Returns whether dead waiters are left, and there is time to remove them: as much, after the reply that tells of
-    /// them first, as this release has at all.
+    /// Returns whether dead waiters are left, and there is time to remove them, counted from the reply that tells of them
+    /// first.
     fn may_go_on(&mut self, outcome: &ReleaseOutcome, now: Moment) -> bool {
-        let longest = self.longest;
-        outcome.more && now < *self.removes_until.get_or_insert_with(|| now.plus(longest))
+        let limit = self.removal_limit;
+        outcome.more && now < *self.removes_until.get_or_insert_with(|| now.plus(limit))
     }
 
     pub fn on_failure(&mut self, class: FailureClass, now: Moment) {

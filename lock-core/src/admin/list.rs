@@ -103,11 +103,13 @@ async fn scan(
     loop {
         request.at = page.next.take();
         request.limit = limit - page.locks.len();
+        // Before the scan: the owners may change meanwhile.
+        let node = inner.store.scanned_node(request.at.as_ref());
         let part = match inner.store.scan(&request, timeout).await {
             Ok(part) => part,
             Err(error) => {
-                let node = inner.store.scanned_node(request.at.as_ref());
-                let Some(node) = node.filter(|_| error.is_retryable()) else {
+                let can_go_on = is_any_read || error.is_retryable();
+                let Some(node) = node.filter(|_| can_go_on) else {
                     if page.locks.is_empty() {
                         return Err(if request.finds() {
                             needs_scan(error)

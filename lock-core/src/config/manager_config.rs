@@ -175,20 +175,25 @@ fn is_host(text: &str) -> bool {
         (Some((_, end)), _) => end.strip_prefix(':').or(Some(end)),
         (None, split) => split.map(|(_, port)| port),
     };
-    port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    port.is_none_or(|port| is_number(port) && !text.starts_with(':'))
 }
 
-/// Returns whether this parameter of a URL is no secret.
+/// Returns whether this parameter of a URL isn't a secret.
 fn is_public(parameter: &str) -> bool {
-    const PUBLIC: [&str; 5] = [
+    const PUBLIC: [&str; 9] = [
         "client_name",
         "db",
         "protocol",
         "sentinelMasterId",
         "sentinel_tls",
+        "ssl_ca_certs",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_server_name",
     ];
     let (name, _) = parameter.split_once('=').unwrap_or_default();
-    name.starts_with("ssl_") || PUBLIC.contains(&name)
+    PUBLIC.contains(&name)
 }
 
 #[cfg(test)]
@@ -212,6 +217,9 @@ mod tests {
             ("redis://h?auth=secret", "redis://h?***"),
             ("redis://h?protocol=3&token=secret", "redis://h?***"),
             ("redis://h?secret", "redis://h?***"),
+            ("rediss://h?ssl_password=secret", "rediss://h?***"),
+            ("redis://:12/cret", "redis://***"),
+            ("redis://:12#cret", "redis://***"),
             ("redis://u:secret@h/1", "redis://***@h/1"),
             ("redis://u:se@c/r?et@h/1", "redis://***@h/1"),
             ("unix:///s?db=1&pass=secret", "unix:///s?***"),

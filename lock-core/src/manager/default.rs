@@ -15,7 +15,7 @@ use crate::sync::{PerProcess, Process, assert_no_mutex_held};
 pub(super) use crate::config::environment::URL_FROM_VARIABLE as FROM_VARIABLE;
 
 static GLOBAL: PerProcess<Option<LockManager>> = PerProcess::new(None);
-/// Whether this process, or the one that it was forked from, has installed a manager.
+/// Whether this process, or the one that it was forked from, has installed a manager. Set under the mutex of `GLOBAL`.
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static BY_URL: PerProcess<ByUrl> = PerProcess::new(ByUrl {
     connected: None,
@@ -57,12 +57,12 @@ pub(super) fn install(manager: &LockManager) -> Result<(), LockError> {
 
 /// Returns the installed manager, if there is one.
 pub(super) fn installed() -> Result<Option<LockManager>, LockError> {
-    let own = GLOBAL.lock().clone();
+    let global = GLOBAL.lock();
     // The environment may name another server than the manager of the parent uses.
-    if own.is_none() && IS_INSTALLED.load(Ordering::Acquire) {
+    if global.is_none() && IS_INSTALLED.load(Ordering::Acquire) {
         return Err(LockError::Forked);
     }
-    Ok(own)
+    Ok(global.clone())
 }
 
 /// Returns the manager for the URL in `DISTRIBUTED_LOCK_URL`. On each runtime one task connects,

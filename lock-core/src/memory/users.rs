@@ -40,7 +40,15 @@ pub(super) struct Users {
 impl Users {
     /// Records an acquire. Returns an error if its clock may differ from an earlier one's.
     pub(super) fn admit(&mut self, user: User, is_paused: bool) -> Result<(), LockError> {
-        let is_other = *self.only.get_or_insert(user) != user;
+        self.check(user, is_paused)?;
+        self.are_several |= *self.only.get_or_insert(user) != user;
+        self.is_paused |= is_paused;
+        Ok(())
+    }
+
+    /// Returns an error if the clock of this user may differ from that of an earlier one.
+    pub(super) fn check(&self, user: User, is_paused: bool) -> Result<(), LockError> {
+        let is_other = self.only.is_some_and(|only| only != user);
         if (is_other && self.is_paused) || (is_paused && (is_other || self.are_several)) {
             return Err(LockError::advised(
                 BackendErrorKind::Unsupported,
@@ -48,8 +56,6 @@ impl Users {
                 "make a manager for each runtime whose clock is paused, and enter it with `scope`",
             ));
         }
-        self.are_several |= is_other;
-        self.is_paused |= is_paused;
         Ok(())
     }
 }

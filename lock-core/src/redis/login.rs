@@ -163,6 +163,8 @@ pub(super) fn hide_password(mut refusal: Refusal, password: &str) -> Refusal {
         password.to_owned(),
         password.escape_debug().to_string(),
         password.escape_default().to_string(),
+        // As Redis writes a text with escapes.
+        password.as_bytes().escape_ascii().to_string(),
     ];
     for form in forms.iter().filter(|form| !form.is_empty()) {
         refusal.text = refusal.text.replace(form.as_str(), "***").into();

@@ -113,8 +113,7 @@ impl SentinelWatch {
         if tls.is_none() && config.tls.as_ref().is_some_and(|it| !it.fixes_name()) {
             return Err(LockError::advised(
                 BackendErrorKind::Tls,
-                "the Sentinels have no TLS, so a forged reply of theirs can name any server with a valid certificate, \
-                 which gets the login",
+                "the Sentinels have no TLS, so a forged reply of theirs can name any server with a valid certificate",
                 "set `server_name` of `Tls`, or `ssl_server_name` in the URL, to a name that only the certificates of \
                  your servers have; or remove `sentinel_tls=false`",
             ));

@@ -438,7 +438,8 @@ fn client_config(
                 PemSource::Bytes(_) | PemSource::Provided(_) => "client.pem".into(),
                 PemSource::File(path) => path.to_string_lossy(),
             };
-            let shows = format!("`openssl x509 -in {file} -noout -text` shows it");
+            let quoted = file.replace('\'', r"'\''");
+            let shows = format!("`openssl x509 -in '{quoted}' -noout -text` shows it");
             let (certificate, key) = (shown(&certificate), shown(&key));
             match error {
                 error if failure::is_other_version(&error) => tls_error(

@@ -101,7 +101,7 @@ impl HeldLock {
         self.kind
     }
 
-    /// Returns whether the lock is lost. Once it is, it stays so, because each change of the lease reads the clock
+    /// Returns whether the lock is lost. Once it is, it stays so until the release, because each change of the lease reads the clock
     /// under the mutex as this does, and a lease that has ended is not renewed.
     pub(crate) fn is_lost(&self) -> bool {
         let state = self.state.lock();

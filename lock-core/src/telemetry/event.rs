@@ -285,8 +285,9 @@ pub enum LockEvent<'a> {
         /// The failure.
         error: &'a LockError,
     },
-    /// A certificate expires in less than three days, or has expired. Comes once for each certificate. The client's is
-    /// reported in time, also while no connection opens; a server's when a connection opens.
+    /// A certificate expires in less than three days (or a third of its validity, if that is shorter), or has expired.
+    /// Comes once for each certificate. The client's is reported in time, even while no connection opens; a server's when
+    /// a connection opens.
     #[non_exhaustive]
     CertificateExpiresSoon {
         /// Who shows it.

@@ -328,7 +328,7 @@ fn write_for_operators(event: &LockEvent<'_>) {
         } => server!(
             WARN, "lock.certificate_expires_soon",
             { owner = owner.as_str(), location, expires_in_s = remaining.as_secs(), },
-            "a certificate for TLS expires within three days; afterwards no new connection can be made with it"
+            "a certificate for TLS expires soon; afterwards no new connection can be made with it"
         ),
         LockEvent::UnknownVariable {
             variable,

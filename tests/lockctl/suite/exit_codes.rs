@@ -1,7 +1,8 @@
 //! Each row of the table of exit codes.
 
 use test_support::fixtures::{KEY, LONG, NAME, exists, queue_length};
-use test_support::{RedisServer, SilentResolver, eventually};
+use test_support::stand_in::{Answer, Quirk, Target};
+use test_support::{RedisServer, SilentResolver, StandIn, eventually};
 
 use rustix::process::Signal;
 use test_support::fixtures::SOON;
@@ -473,4 +474,33 @@ fn unknown_variables_are_warned_about() {
     );
     let loud = Lockctl::on(&server, &["list"]).env("DISTRIBUTED_LOCK_PREFX", "s3cret");
     assert!(code(&loud).1.starts_with(&stderr));
+}
+
+/// The words of the server come first, and once.
+#[test]
+fn refusal_in_unknown_words_is_quoted_once() {
+    let server = RedisServer::start();
+    let refused = Answer::Error("ERR max requests limit exceeded".into());
+    let quirk = Quirk::Replies(Target::Script("acquire"), refused);
+    let stand_in = StandIn::start(&server, [quirk]);
+    let run = [
+        "--url",
+        &stand_in.url(),
+        "run",
+        "--name",
+        "a",
+        "--wait",
+        "0s",
+        "--",
+        "true",
+    ];
+    let outcome = Lockctl::new(&run).run();
+    assert_ne!(outcome.code, Some(0));
+    let text = "lockctl: max requests limit exceeded (the lock server rejected the command)";
+    assert!(outcome.stderr.contains(text), "{outcome:?}");
+    assert_eq!(
+        outcome.stderr.matches("limit exceeded").count(),
+        1,
+        "{outcome:?}"
+    );
 }

@@ -148,7 +148,7 @@ async fn connect_to_another_kind_of_server_returns_a_backend_error() {
         assert!(matches!(error, LockError::Backend(_)), "{error:?}");
         assert!(
             error.to_string().contains("check that the server runs")
-                || error.to_string().contains("use Redis 7.0"),
+                || error.to_string().contains("use Redis 6.2"),
             "{error}"
         );
     }

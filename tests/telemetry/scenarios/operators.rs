@@ -171,9 +171,10 @@ async fn expiring_certificates(proof: &mut Proof) {
     proof.begin();
     let authority = Authority::new();
     let now = SystemTime::now();
-    let end = now + Duration::from_secs(2 * 24 * 3600);
+    let day = Duration::from_secs(24 * 3600);
+    let end = now + 2 * day;
     let (of_server, of_client) = (
-        authority.server_valid(now, end),
+        authority.server_valid(now - 30 * day, end),
         authority.client_until(end),
     );
     let options = RedisServer::options().tls(&authority, &of_server, true);

@@ -104,7 +104,7 @@ async fn expired_client_certificate_is_reported() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificate_of_a_server_that_expires_soon_is_reported_once() {
     let authority = Authority::new();
-    let certificate = authority.server_valid(SystemTime::now(), in_days(2));
+    let certificate = authority.server_valid(SystemTime::now() - 30 * DAY, in_days(2));
     let secured = Secured::with(authority, &certificate, false);
     let reports = Reports::default();
     let locks = reports.builder().connect(&secured.url()).await.unwrap();

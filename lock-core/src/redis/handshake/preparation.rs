@@ -151,7 +151,7 @@ impl Preparation<'_> {
         match abilities.owner_check(release) {
             Ok(OwnerCheck::Script) => {
                 let scripts = scripts::of(SCRIPTED, false);
-                let refusal = self.load(stream, &scripts, ScriptForm::Flagged).await?;
+                let refusal = self.load(stream, &scripts, abilities.script_form()).await?;
                 if let Some(refusal) = refusal {
                     self.load_plain(stream, &scripts, &refusal, abilities)
                         .await?;

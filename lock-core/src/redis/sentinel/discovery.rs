@@ -83,8 +83,8 @@ impl SentinelWatch {
         self.not_found(Vec::new())
     }
 
-    /// Returns the error of a service without a known primary. A reason that waiting does not cure goes
-    /// first.
+    /// Returns the error of a service without a known primary, which quotes each Sentinel. It is retryable if one of
+    /// them may reply later.
     fn not_found(&self, failures: Vec<(NodeAddress, LockError)>) -> LockError {
         let mut failures = failures;
         // A Sentinel that replies says more than one that cannot be reached.

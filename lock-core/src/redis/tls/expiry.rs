@@ -2,7 +2,7 @@
 //!
 //! | Certificate | Looked at |
 //! |---|---|
-//! | the client's | before each handshake, and when three days are left: connections may last until it has expired |
+//! | the client's | before each handshake, and when it is due: connections may last until it has expired |
 //! | the server's | after each handshake. In between, the client can't know whether the server has a newer one |
 
 use std::collections::VecDeque;
@@ -15,7 +15,8 @@ use tokio_rustls::rustls::{CertificateError, Error as TlsError, RootCertStore};
 
 use crate::sync::Mutex;
 
-/// How long before its end a certificate is reported. Long enough for a weekend.
+/// How long before its end a certificate is reported. Long enough for a weekend. One that is valid for a short time is
+/// reported when a third of it is left.
 pub(super) const NOTICE: Duration = Duration::from_secs(3 * 24 * 3600);
 /// The most certificates that are remembered as reported: as many as a cluster may have nodes.
 const MAX_REPORTED: usize = 1_000;
@@ -24,13 +25,17 @@ const MAX_REPORTED: usize = 1_000;
 pub(super) struct Certificate<'a> {
     der: CertificateDer<'a>,
     ends: SystemTime,
+    /// How long before its end it is reported.
+    notice: Duration,
 }
 
 impl<'a> Certificate<'a> {
     /// Returns `None` for a certificate that rustls can't read.
     pub(super) fn new(der: CertificateDer<'a>) -> Option<Self> {
         let ends = not_after(&der)?;
-        Some(Self { der, ends })
+        let valid_for = not_before(&der).and_then(|begins| ends.duration_since(begins).ok());
+        let notice = valid_for.map_or(NOTICE, |valid_for| NOTICE.min(valid_for / 3));
+        Some(Self { der, ends, notice })
     }
 
     /// Returns how long it is still valid.
@@ -51,14 +56,14 @@ impl Reported {
         now: SystemTime,
     ) -> Option<Duration> {
         let is_reported = self.0.lock().contains(&certificate.der);
-        let due = certificate.left(now).saturating_sub(NOTICE);
+        let due = certificate.left(now).saturating_sub(certificate.notice);
         (!is_reported).then_some(due)
     }
 
     /// Returns how long the certificate is still valid if it has to be reported now. The caller reports it.
     pub(super) fn take(&self, certificate: &Certificate<'_>, now: SystemTime) -> Option<Duration> {
         let left = certificate.left(now);
-        if left > NOTICE {
+        if left > certificate.notice {
             return None;
         }
         let mut reported = self.0.lock();
@@ -79,17 +84,32 @@ impl Reported {
 /// validity before it looks for an authority, so at the end of all time each certificate has expired, whoever signed it.
 /// A parser of our own would have to withstand what servers send.
 fn not_after(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    let parsed = ParsedCertificate::try_from(certificate).ok()?;
-    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
-    let no_authorities = RootCertStore::empty();
-    let refused =
-        verify_server_cert_signed_by_trust_anchor(&parsed, &no_authorities, &[], end_of_time, &[]);
-    match refused {
-        Err(TlsError::InvalidCertificate(CertificateError::ExpiredContext {
-            not_after, ..
-        })) => SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(not_after.as_secs())),
+    match refused_at(certificate, u64::MAX)? {
+        CertificateError::ExpiredContext { not_after, .. } => time_of(not_after),
         _ => None,
     }
+}
+
+/// Returns when the validity of a certificate begins, which the verifier names at the beginning of all time.
+fn not_before(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    match refused_at(certificate, 0)? {
+        CertificateError::NotValidYetContext { not_before, .. } => time_of(not_before),
+        _ => None,
+    }
+}
+
+fn refused_at(certificate: &CertificateDer<'_>, seconds: u64) -> Option<CertificateError> {
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    let no_authorities = RootCertStore::empty();
+    match verify_server_cert_signed_by_trust_anchor(&parsed, &no_authorities, &[], time, &[]) {
+        Err(TlsError::InvalidCertificate(error)) => Some(error),
+        _ => None,
+    }
+}
+
+fn time_of(time: UnixTime) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time.as_secs()))
 }
 
 #[cfg(test)]
@@ -159,12 +179,26 @@ mod tests {
     }
 
     #[test]
+    fn certificate_of_a_short_time_is_reported_when_a_third_of_it_is_left() {
+        let authority = Authority::new();
+        let now = SystemTime::now();
+        for (days, notice) in [(1, 8 * HOUR), (6, 48 * HOUR), (90, NOTICE)] {
+            let file = authority.server_valid(now, now + days * 24 * HOUR);
+            let found = Certificate::new(read(&file.certificate)).unwrap().notice;
+            // A certificate has whole seconds.
+            let difference = found.abs_diff(notice);
+            assert!(difference <= Duration::from_secs(1), "{days}: {found:?}");
+        }
+    }
+
+    #[test]
     fn certificate_is_taken_once_and_in_time() {
         let der = |byte: u8| CertificateDer::from(vec![byte]);
         let now = SystemTime::now();
         let ending = |byte: u8, left: Duration| Certificate {
             der: der(byte),
             ends: now + left,
+            notice: NOTICE,
         };
         let reported = Reported::default();
         let (soon, later) = (ending(1, HOUR), ending(2, NOTICE + HOUR));
@@ -185,7 +219,11 @@ mod tests {
         let reported = Reported::default();
         for number in 0..=MAX_REPORTED {
             let der = CertificateDer::from(number.to_le_bytes().to_vec());
-            let certificate = Certificate { der, ends: now };
+            let certificate = Certificate {
+                der,
+                ends: now,
+                notice: NOTICE,
+            };
             assert!(reported.take(&certificate, now).is_some());
         }
         assert_eq!(reported.0.lock().len(), MAX_REPORTED);

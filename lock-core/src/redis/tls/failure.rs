@@ -1,6 +1,6 @@
 //! Says why a handshake or a session failed, and what to do.
 //!
-//! Most failures come from a certificate that somebody made by hand. So the errors name the usual mistakes, and the
+//! Most failures come from a certificate that was made by hand. So the errors name the usual mistakes, and the
 //! command that shows the certificate.
 
 use std::borrow::Cow;

@@ -106,6 +106,24 @@ async fn counter_expires_five_minutes_after_its_seed() {
     assert_eq!(server.cli(&["EXISTS", COUNTER]).integer(), 0);
 }
 
+/// A counter lives for its lead and five minutes more. Otherwise a client without the lead, as in a rolling deployment,
+/// would begin a lower one.
+#[tokio::test]
+async fn tokens_grow_while_clients_have_different_leads() {
+    let clock = FrozenClock::at(START);
+    let server = RedisServer::options().clock(&clock).start();
+    let builder = LockManager::builder().fencing_lead(LIFE * 2);
+    let ahead = builder.connect(&server.url()).await.unwrap();
+    let behind = connect(&server).await;
+    let mut last = next(&ahead).await;
+    for _ in 0..5 {
+        clock.advance(LIFE / 2);
+        let token = next(&behind).await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+}
+
 /// A promoted replica has the keys of the primary, and a clock that is behind.
 #[tokio::test]
 async fn tokens_grow_on_a_promoted_replica_with_a_slow_clock() {

@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use lock_core::telemetry::LockEvent;
 use lock_core::{BackendErrorKind, Certificates, LockManager, LockManagerBuilder, Tls};
+use test_support::fixtures::SOON;
 use test_support::tls::shown;
-use test_support::{Authority, Certificate};
+use test_support::{Authority, Certificate, eventually_async};
 use tests::{backend_error_kind, one_attempt};
 use topologies::use_when_connected;
 
@@ -82,6 +83,12 @@ impl Provided {
     fn reports(&self) -> Vec<String> {
         self.reports.lock().unwrap().clone()
     }
+
+    /// Waits for a report that begins so. A handshake does not wait for it.
+    async fn wait_for_report(&self, begin: &str) {
+        let is_there = async || self.reports().iter().any(|text| text.starts_with(begin));
+        eventually_async(SOON, is_there).await;
+    }
 }
 
 fn pem(authority: &Authority, client: &Certificate) -> Answer {
@@ -140,31 +147,26 @@ async fn provider_that_fails_ends_no_connection() {
     for _ in 0..2 {
         reconnect(&secured, &locks).await;
     }
+    let text = "the provider of certificates failed (the vault is [31msealed)";
+    provided.wait_for_report(text).await;
     let reports = provided.reports();
     assert_eq!(reports.len(), 1, "once for each reason: {reports:?}");
-    let text = "the provider of certificates failed (the vault is [31msealed)";
-    assert!(reports[0].starts_with(text), "{reports:?}");
 
     provided.set(Answer::Panics);
     reconnect(&secured, &locks).await;
-    let reports = provided.reports();
-    assert!(
-        reports.contains(&"panic: certificate_provider".to_owned()),
-        "{reports:?}"
-    );
-    assert!(
-        reports
-            .iter()
-            .any(|text| text.starts_with("the provider of certificates panicked"))
-    );
+    provided
+        .wait_for_report("panic: certificate_provider")
+        .await;
+    provided
+        .wait_for_report("the provider of certificates panicked")
+        .await;
     assert!(locks.stats().panics > 0);
 
     let unusable = Certificates::new().ca_pem("no PEM");
     provided.set(Answer::Gives(unusable));
     reconnect(&secured, &locks).await;
-    let last = provided.reports().pop().unwrap();
     let text = "the CA certificates in the PEM of the provider: there is no certificate";
-    assert!(last.starts_with(text), "{last}");
+    provided.wait_for_report(text).await;
 }
 
 /// As a client of Vault whose server does not answer.
@@ -176,7 +178,7 @@ async fn provider_that_blocks_ends_no_connection() {
     provided.set(Answer::Blocks(begun, released));
     reconnect(&secured, &locks).await;
     begins
-        .try_recv()
+        .recv_timeout(SOON)
         .expect("a handshake has asked the provider");
     begins.try_recv().expect_err("one call at a time");
     drop(release);

@@ -403,7 +403,7 @@ fn contended_text(
 }
 
 fn held_by(holder: &Holder) -> String {
-    // The label of a lock that several hold is that of the first holder, which may be gone.
+    // A lock that several hold has the label of its first holder, which may be gone.
     let by = view::holders(holder.kind(), holder.count().into());
     let by = by.unwrap_or_else(|| holder.label().to_owned());
     match holder.held_for() {

@@ -116,7 +116,7 @@ impl MemoryStore {
         }
     }
 
-    /// Returns an error if the clock of the caller may differ from that of the leases.
+    /// Returns an error if the leases may end by another clock than the caller's.
     fn check_clock(&self) -> Result<(), LockError> {
         let (user, is_paused) = (User::current(), users::has_paused_clock());
         self.users.lock().check(user, is_paused)

@@ -55,7 +55,8 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Has no certificate: trusts the authorities that [`Tls`] and the URL name, or those of the operating system.
+    /// Has no certificate. The manager trusts the authorities that [`Tls`] and the URL name, or else the operating
+    /// system's.
     pub fn new() -> Self {
         Self::default()
     }
@@ -95,11 +96,11 @@ impl Tls {
         self
     }
 
-    /// Asks this function for certificates that change while the program runs, such as those of Vault or SPIFFE. The
+    /// Asks this function for certificates that change while the program runs, such as Vault or SPIFFE issues. The
     /// manager asks it when it connects and before each handshake. New connections use its newest certificates;
     /// existing connections stay as they are.
     ///
-    /// The authorities add up with those of the other methods and of the URL. A client certificate may come from one
+    /// Its authorities add to what the other methods and the URL name. A client certificate may come from one
     /// source only. The URL may not name files that can be read only once, such as pipes.
     ///
     /// When the function fails, `connect` fails with [`BackendErrorKind::Tls`](crate::BackendErrorKind::Tls). Later,

@@ -15,7 +15,7 @@ use crate::sync::{PerProcess, Process, assert_no_mutex_held};
 pub(super) use crate::config::environment::URL_FROM_VARIABLE as FROM_VARIABLE;
 
 static GLOBAL: PerProcess<Option<LockManager>> = PerProcess::new(None);
-/// Whether this process, or the one that it was forked from, has installed a manager. Set under the mutex of `GLOBAL`.
+/// Whether this process or its parent has installed a manager. Set under the mutex of `GLOBAL`.
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static BY_URL: PerProcess<ByUrl> = PerProcess::new(ByUrl {
     connected: None,

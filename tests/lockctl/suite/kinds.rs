@@ -83,7 +83,7 @@ fn set_of_names_is_acquired_whole_or_not_at_all() {
     assert_eq!(code, Some(75), "{text}");
     let begin = "lockctl: the lock `b` is held by web-1:42 for ";
     assert!(text.starts_with(begin), "{text}");
-    // The one that was free stays so.
+    // The other lock stays free.
     eventually(SOON, || !exists(&server, "lock:a"));
     other.signal(rustix::process::Signal::TERM);
     assert_eq!(other.wait().code, Some(143));

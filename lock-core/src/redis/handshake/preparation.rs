@@ -37,8 +37,8 @@ impl Preparation<'_> {
         }
     }
 
-    /// Reads the replies to these commands. Some servers and some dialects need further commands. `form` is that of the
-    /// server's version, and counts unless the server has loaded the scripts in the other one.
+    /// Reads the replies to these commands. Some servers and some dialects need further commands. The server's version
+    /// runs scripts in `form`, unless the server has already loaded them in the other one.
     pub(super) async fn finish(
         &self,
         stream: &mut Stream,

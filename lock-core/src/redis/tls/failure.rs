@@ -41,7 +41,7 @@ pub(super) struct Peer<'a> {
 }
 
 impl Peer<'_> {
-    /// Returns the error of a handshake: that of TLS, or that of the socket.
+    /// Returns the error of a handshake, which TLS or the socket has caused.
     pub(super) fn error(&self, error: &io::Error) -> LockError {
         let host = self.host;
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
@@ -168,7 +168,7 @@ impl Peer<'_> {
     }
 }
 
-/// Writes which command shows the server's certificate. Its arguments are safe in a shell, also when another server has
+/// Writes which command shows the server's certificate. Its arguments are safe in a shell, even if another server has
 /// announced the host.
 impl Display for Peer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -49,6 +49,8 @@ struct Nemesis {
     /// `None` for any setup.
     setup: Option<Setup>,
     is_outside: bool,
+    /// How long after it a guard can be valid that it affected.
+    effect: fn(&Simulation) -> Nanos,
     /// Acts once, and returns the pause until it acts again.
     act: fn(&mut Simulation, usize) -> Nanos,
 }
@@ -58,6 +60,7 @@ const fn any(name: &'static str, act: fn(&mut Simulation, usize) -> Nanos) -> Ne
         name,
         setup: None,
         is_outside: false,
+        effect: longest_ttl,
         act,
     }
 }
@@ -67,6 +70,7 @@ const fn forgetful(name: &'static str, act: fn(&mut Simulation, usize) -> Nanos)
         name,
         setup: Some(Setup::Forgetful),
         is_outside: true,
+        effect: longest_ttl,
         act,
     }
 }
@@ -109,6 +113,9 @@ const ALL: [Nemesis; NEMESES] = [
     forgetful("flushall", server::flushall),
     Nemesis {
         is_outside: true,
+        // A waiter whose process is stopped over the step reads its grant later, and judges the end of the lease by what
+        // it knew of the server's clock before.
+        effect: |_| server::MEMORY,
         ..clock("clock-forward", server::clock_forward)
     },
     clock("clock-back", server::clock_back),
@@ -119,8 +126,13 @@ const fn clock(name: &'static str, act: fn(&mut Simulation, usize) -> Nanos) -> 
         name,
         setup: Some(Setup::Clock),
         is_outside: false,
+        effect: longest_ttl,
         act,
     }
+}
+
+fn longest_ttl(simulation: &Simulation) -> Nanos {
+    simulation.config.longest_ttl()
 }
 
 /// The names of all nemeses.
@@ -134,8 +146,8 @@ pub(super) struct SimulatedFault {
     pub(super) from: Nanos,
     pub(super) to: Nanos,
     pub(super) is_outside: bool,
-    /// The only lock that it affected.
-    pub(super) key: Option<usize>,
+    /// Until when a guard that it affected can be valid.
+    pub(super) matters_until: Nanos,
 }
 
 /// A nemesis at work.
@@ -212,7 +224,7 @@ impl Simulation {
             from: self.now,
             to: until,
             is_outside: ALL[number].is_outside,
-            key: None,
+            matters_until: until + (ALL[number].effect)(self),
         });
         let uses = &mut self.figures.nemeses[number];
         uses.times += 1;

@@ -77,11 +77,11 @@ impl Simulation {
             ViolationKind::Overlap { first, second } => {
                 // A waiter may notice long after the grant that it holds the lock.
                 let held = first.requested.min(second.requested);
-                let outside = self.is_outside(key, held, second.granted);
+                let outside = self.is_outside(held, second.granted);
                 (SimulatedCheck::Exclusion, outside)
             }
             ViolationKind::TokenBehindHolder { earlier, later } => {
-                let outside = self.is_outside(key, later.requested, earlier.granted);
+                let outside = self.is_outside(later.requested, earlier.granted);
                 (SimulatedCheck::Tokens, outside)
             }
             ViolationKind::StaleAccess { .. } => (SimulatedCheck::StaleAccess, false),
@@ -103,12 +103,11 @@ impl Simulation {
     }
 
     /// Returns whether the server may have lost, just before `moment`, a lock held since `held`.
-    fn is_outside(&self, key: usize, held: Nanos, moment: Nanos) -> bool {
+    fn is_outside(&self, held: Nanos, moment: Nanos) -> bool {
         let covers = |fault: &SimulatedFault| {
             fault.is_outside
-                && fault.key.is_none_or(|lost| lost == key)
                 && held <= fault.to
-                && (fault.from..=fault.to + self.config.longest_ttl()).contains(&moment)
+                && (fault.from..=fault.matters_until).contains(&moment)
         };
         self.nemesis.faults.iter().any(covers)
     }

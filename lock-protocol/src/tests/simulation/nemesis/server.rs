@@ -9,7 +9,7 @@ use crate::tests::simulation::server::Refusal;
 use crate::tests::simulation::task::Work;
 
 /// How long a waiter may believe what it knew before keys were lost or the clock was set.
-const MEMORY: Nanos = 15_000 * MS;
+pub(super) const MEMORY: Nanos = 15_000 * MS;
 
 pub(super) fn server_pause(simulation: &mut Simulation, _lane: usize) -> Nanos {
     let span = simulation.millis(20, 500);

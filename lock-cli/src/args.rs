@@ -297,7 +297,7 @@ pub(crate) struct WatchArgs {
 /// The user is checked too: whether it has the rights of an application, and those of an operator. A user
 /// with the rights of one of them passes; --role asks for one.
 ///
-/// The URL must be that of one server without TLS. Of Sentinels, a cluster or a quorum, check each primary.
+/// The URL must be that of one server. Of Sentinels, a cluster or a quorum, check each primary.
 ///
 /// Example: lockctl doctor --role app
 #[derive(Debug, clap::Args)]

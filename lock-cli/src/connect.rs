@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager};
+use lock_core::{LockError, LockManager, LockManagerBuilder};
 
 use crate::args::GlobalArgs;
 use crate::exit::Exit;
@@ -77,16 +77,7 @@ pub(crate) async fn to(
     global: &GlobalArgs,
     label: Option<&str>,
 ) -> Result<LockManager, Failure> {
-    if url.trim_start().to_ascii_lowercase().starts_with("memory:") {
-        return Err(Failure::new(
-            Exit::Config,
-            "invalid-url",
-            wording::NOT_IN_MEMORY,
-        ));
-    }
-    let mut builder = LockManager::builder()
-        .config(global.config()?)
-        .shutdown_timeout(RELEASE_TIMEOUT);
+    let mut builder = builder(url, global)?.shutdown_timeout(RELEASE_TIMEOUT);
     if let Some(label) = label {
         builder = builder.label(label);
     }
@@ -94,6 +85,18 @@ pub(crate) async fn to(
         .connect(url)
         .await
         .map_err(|error| failure(global, &error))
+}
+
+/// Returns the settings of a manager for this URL.
+pub(crate) fn builder(url: &str, global: &GlobalArgs) -> Result<LockManagerBuilder, Failure> {
+    if url.trim_start().to_ascii_lowercase().starts_with("memory:") {
+        return Err(Failure::new(
+            Exit::Config,
+            "invalid-url",
+            wording::NOT_IN_MEMORY,
+        ));
+    }
+    Ok(LockManager::builder().config(global.config()?))
 }
 
 /// Makes the failure of an error of the library.

@@ -88,6 +88,9 @@ pub use lock_protocol::loss::LossReason;
 pub use lock_protocol::renew::Renew;
 pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
 pub use manager::{LockManager, LockManagerBuilder};
+#[cfg(feature = "__doctor")]
+#[doc(hidden)]
+pub use redis::doctor;
 pub use request::LockRequest;
 pub use stats::LockStats;
 #[cfg(debug_assertions)]

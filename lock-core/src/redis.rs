@@ -11,6 +11,8 @@ mod connector;
 mod credentials;
 pub(crate) mod deployment;
 mod dial;
+#[cfg(feature = "__doctor")]
+pub mod doctor;
 mod errors;
 mod handshake;
 mod link;

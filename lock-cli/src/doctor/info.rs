@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use redis::Value;
+use lock_core::doctor::Reply;
 
 /// The reply to INFO.
 #[derive(Clone, Debug, Default)]
@@ -22,13 +22,17 @@ impl Info {
     }
 
     /// Takes what the reply to HELLO has, by the names of INFO.
-    pub(super) fn of_greeting(greeting: BTreeMap<String, Value>) -> Self {
+    pub(super) fn of_greeting(greeting: &Reply) -> Self {
         let mut fields = BTreeMap::new();
-        for (name, value) in greeting {
-            let Ok(value) = redis::from_redis_value::<String>(value) else {
+        for pair in greeting.items().chunks(2) {
+            let [Reply::Text(_), Reply::Text(_)] = pair else {
                 continue;
             };
-            let (name, value) = match (name.as_str(), value.as_str()) {
+            let (Some(name), Some(value)) = (pair[0].text(), pair[1].text()) else {
+                continue;
+            };
+            let value = value.to_owned();
+            let (name, value) = match (name, value.as_str()) {
                 ("version", _) => ("redis_version", value),
                 ("role", "replica") => ("role", "slave".to_owned()),
                 ("role", _) => ("role", value),

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use redis::{Pipeline, RedisError, Value};
+use lock_core::doctor::{AskError, Connection, Reply};
 
-use super::Check;
-use super::connection::Server;
+use super::check::Check;
 use super::names::glob;
 use super::rights::{self, Rights};
 use crate::args::GlobalArgs;
@@ -35,14 +34,14 @@ struct Found {
 
 /// Looks at the keys, if the user may list them.
 pub(super) async fn checks(
-    server: &mut Server,
+    connection: &mut Connection,
     global: &GlobalArgs,
     rights: &Rights,
 ) -> Vec<Check> {
     let unreadable = rights.reason_without(READ);
     let reason = match rights.reason_without("scan") {
         Some(reason) => reason,
-        None => match find(server, &global.prefix, rights).await {
+        None => match find(connection, &global.prefix, rights).await {
             Ok(found) => return found.checks(unreadable.as_deref()),
             Err(error) if rights::is_refused(&error) => "the user may not read the keys".to_owned(),
             Err(error) => error.to_string(),
@@ -53,14 +52,23 @@ pub(super) async fn checks(
         .into()
 }
 
-async fn find(server: &mut Server, prefix: &str, rights: &Rights) -> Result<Found, RedisError> {
+async fn find(
+    connection: &mut Connection,
+    prefix: &str,
+    rights: &Rights,
+) -> Result<Found, AskError> {
     let mut found = Found::default();
-    let keys = scan(server, &format!("{}*", glob(prefix)), &mut found.is_partial).await?;
+    let keys = scan(
+        connection,
+        &format!("{}*", glob(prefix)),
+        &mut found.is_partial,
+    )
+    .await?;
     let is_lock = |key: &&String| !is_companion(key);
     let keys: Vec<_> = keys.iter().filter(is_lock).cloned().collect();
     found.locks = keys.len();
     for keys in keys.chunks(usize::try_from(COUNT).unwrap_or(usize::MAX)) {
-        for (key, state) in keys.iter().zip(states(server, keys, rights).await?) {
+        for (key, state) in keys.iter().zip(states(connection, keys, rights).await?) {
             match state {
                 State::Gone => found.locks = found.locks.saturating_sub(1),
                 State::Native | State::Unread => {}
@@ -69,11 +77,11 @@ async fn find(server: &mut Server, prefix: &str, rights: &Rights) -> Result<Foun
             }
         }
     }
-    let queues = queues(server, prefix, &mut found.is_partial).await?;
+    let queues = queues(connection, prefix, &mut found.is_partial).await?;
     if !queues.is_empty() {
         tokio::time::sleep(ORPHANED_AFTER).await;
         for key in queues {
-            if is_orphan(server, &key).await? {
+            if is_orphan(connection, &key).await? {
                 found.orphans.push(key);
             }
         }
@@ -92,24 +100,31 @@ enum State {
 }
 
 async fn states(
-    server: &mut Server,
+    connection: &mut Connection,
     keys: &[String],
     rights: &Rights,
-) -> Result<Vec<State>, RedisError> {
-    let mut pipeline = Pipeline::new();
+) -> Result<Vec<State>, AskError> {
+    let mut commands = Vec::new();
     for key in keys {
-        pipeline.cmd("TYPE").arg(key).cmd("PTTL").arg(key);
+        commands.push(["TYPE", key]);
+        commands.push(["PTTL", key]);
     }
-    let replies: Vec<Value> = server.pipeline(&pipeline).await?;
+    let replies = connection.ask_all(&commands).await?;
+    let mut replies = replies.into_iter();
     let can_read = rights.reason_without(READ).is_none();
     let mut states = Vec::new();
-    for (key, pair) in keys.iter().zip(replies.chunks(2)) {
-        let kind: String = redis::from_redis_value(pair[0].clone())?;
-        let left: i64 = redis::from_redis_value(pair[1].clone())?;
-        states.push(match (kind.as_str(), left) {
+    for key in keys {
+        let (Some(kind), Some(left)) = (replies.next(), replies.next()) else {
+            break;
+        };
+        let (kind, left) = (kind?, left?);
+        let (Some(kind), Some(left)) = (kind.text(), left.number()) else {
+            return Err(unreadable());
+        };
+        states.push(match (kind, left) {
             ("none", _) | (_, -2) => State::Gone,
             (_, -1) => State::NoExpiry,
-            ("string", _) if can_read => value_of(server, key).await?,
+            ("string", _) if can_read => value_of(connection, key).await?,
             ("string", _) => State::Unread,
             _ => State::Foreign,
         });
@@ -118,15 +133,15 @@ async fn states(
 }
 
 /// Reads the beginning of a value. The value of another program may have any size.
-async fn value_of(server: &mut Server, key: &str) -> Result<State, RedisError> {
-    let mut begin = redis::cmd("GETRANGE");
-    begin.arg(key).arg(0).arg(NATIVE[0].len() - 1);
-    let value: Vec<u8> = server.call(&begin).await?;
-    if NATIVE.contains(&value.as_slice()) {
+async fn value_of(connection: &mut Connection, key: &str) -> Result<State, AskError> {
+    let end = (NATIVE[0].len() - 1).to_string();
+    let value = connection.ask(&["GETRANGE", key, "0", &end]).await?;
+    let value = value.bytes().unwrap_or_default();
+    if NATIVE.contains(&value) {
         return Ok(State::Native);
     }
     // The reply for a key that has expired is that for an empty value.
-    let is_there = !value.is_empty() || server.call(redis::cmd("EXISTS").arg(key)).await?;
+    let is_there = !value.is_empty() || exists(connection, key).await?;
     Ok(if is_there {
         State::Foreign
     } else {
@@ -136,19 +151,19 @@ async fn value_of(server: &mut Server, key: &str) -> Result<State, RedisError> {
 
 /// Returns the keys of locks that are free and have waiters.
 async fn queues(
-    server: &mut Server,
+    connection: &mut Connection,
     prefix: &str,
     is_partial: &mut bool,
-) -> Result<Vec<String>, RedisError> {
+) -> Result<Vec<String>, AskError> {
     let prefix = glob(prefix);
     let mut keys = Vec::new();
     // `{lock:name}:q`, and `lock:{tag}:name:q`.
     for pattern in [format!("{{{prefix}*}}:q"), format!("{prefix}*{{*}}*:q")] {
-        for queue in scan(server, &pattern, is_partial).await? {
+        for queue in scan(connection, &pattern, is_partial).await? {
             let key = queue.strip_suffix(":q").unwrap_or(&queue);
             let plain = key.strip_prefix('{').and_then(|key| key.strip_suffix('}'));
             let key = plain.unwrap_or(key).to_owned();
-            if is_orphan(server, &key).await? {
+            if is_orphan(connection, &key).await? {
                 keys.push(key);
             }
         }
@@ -156,40 +171,53 @@ async fn queues(
     Ok(keys)
 }
 
-async fn is_orphan(server: &mut Server, key: &str) -> Result<bool, RedisError> {
+async fn is_orphan(connection: &mut Connection, key: &str) -> Result<bool, AskError> {
     let queue = if key.contains('{') {
         format!("{key}:q")
     } else {
         format!("{{{key}}}:q")
     };
-    let mut pipeline = Pipeline::new();
-    pipeline.cmd("EXISTS").arg(key).cmd("EXISTS").arg(&queue);
-    let (held, waiting): (bool, bool) = server.pipeline(&pipeline).await?;
-    Ok(!held && waiting)
+    let replies = connection
+        .ask_all(&[["EXISTS", key], ["EXISTS", &queue]])
+        .await?;
+    let mut is_there = Vec::new();
+    for reply in replies {
+        is_there.push(reply?.number() == Some(1));
+    }
+    Ok(is_there == [false, true])
+}
+
+async fn exists(connection: &mut Connection, key: &str) -> Result<bool, AskError> {
+    Ok(connection.ask(&["EXISTS", key]).await?.number() == Some(1))
+}
+
+fn unreadable() -> AskError {
+    std::io::Error::from(std::io::ErrorKind::InvalidData).into()
 }
 
 async fn scan(
-    server: &mut Server,
+    connection: &mut Connection,
     pattern: &str,
     is_partial: &mut bool,
-) -> Result<Vec<String>, RedisError> {
+) -> Result<Vec<String>, AskError> {
     let mut keys = Vec::new();
-    let mut cursor = 0_u64;
+    let mut cursor = "0".to_owned();
+    let count = COUNT.to_string();
     for _ in 0..SCANS {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor)
-            .arg("MATCH")
-            .arg(pattern)
-            .arg("COUNT")
-            .arg(COUNT);
-        let (next, page): (u64, Vec<Vec<u8>>) = server.call(&scan).await?;
+        let scan = ["SCAN", &cursor, "MATCH", pattern, "COUNT", &count];
+        let reply = connection.ask(&scan).await?;
+        let [next, page] = reply.items() else {
+            return Err(unreadable());
+        };
+        next.text().ok_or_else(unreadable)?.clone_into(&mut cursor);
         // Names of locks are text.
         keys.extend(
-            page.into_iter()
-                .filter_map(|key| String::from_utf8(key).ok()),
+            page.items()
+                .iter()
+                .filter_map(Reply::text)
+                .map(str::to_owned),
         );
-        cursor = next;
-        if cursor == 0 {
+        if cursor == "0" {
             keys.sort_unstable();
             keys.dedup();
             return Ok(keys);

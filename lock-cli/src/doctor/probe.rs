@@ -2,21 +2,24 @@
 
 use std::time::Duration;
 
+use lock_core::doctor::Connection;
 use lock_core::{LockError, LockManager};
 
-use super::Check;
-use super::connection::Server;
+use super::check::Check;
+use super::connection::echo;
 use super::names::Names;
 use super::rights::Rights;
 use crate::args::GlobalArgs;
 use crate::connect;
+use crate::failure::Failure;
 
 /// The ttl of the lock of the probe.
 const TTL: Duration = Duration::from_secs(2);
 
 /// Acquires, renews and releases a lock, and sends a notification.
 pub(super) async fn checks(
-    server: &mut Server,
+    connection: &mut Connection,
+    url: &str,
     global: &GlobalArgs,
     rights: &Rights,
 ) -> Vec<Check> {
@@ -26,25 +29,29 @@ pub(super) async fn checks(
         return vec![skipped("probe"), skipped("notifications")];
     }
     let names = Names::new(&global.prefix);
-    let probe = match lock_once(&names, global).await {
-        Ok(()) => Check::ok("probe", "acquired, renewed and released a lock"),
-        Err(error) => Check::fail("probe", connect::failure(global, &error).text.as_str())
-            .means("no service with this URL and this prefix gets a lock")
-            .advice("repair the cause, and run `lockctl doctor` again"),
+    let locked = match connect::to(url, global, None).await {
+        Ok(locks) => lock_once(&locks, &names)
+            .await
+            .map_err(|error| connect::failure(global, &error)),
+        Err(failure) => Err(failure),
     };
     vec![
-        probe,
-        notifications(server, &names.channel, &rights.lacks_notifications()).await,
+        probe(locked),
+        notifications(connection, &names.channel, &rights.lacks_notifications()).await,
     ]
 }
 
+fn probe(locked: Result<(), Failure>) -> Check {
+    match locked {
+        Ok(()) => Check::ok("probe", "acquired, renewed and released a lock"),
+        Err(failure) => Check::fail("probe", failure.text.as_str())
+            .means("no service with this URL and this prefix gets a lock")
+            .advice("repair the cause, and run `lockctl doctor` again"),
+    }
+}
+
 /// Acquires, renews and releases a lock.
-async fn lock_once(names: &Names, global: &GlobalArgs) -> Result<(), LockError> {
-    let builder = LockManager::builder()
-        .prefix(&global.prefix)
-        .command_timeout(global.timeout);
-    let url = global.url.as_deref().unwrap_or_default();
-    let locks = builder.connect(url).await?;
+async fn lock_once(locks: &LockManager, names: &Names) -> Result<(), LockError> {
     let request = locks.lock(names.name.as_str()).ttl(TTL);
     let guard = request.wait(Duration::ZERO).acquire().await?;
     guard.renew().await?;
@@ -52,7 +59,7 @@ async fn lock_once(names: &Names, global: &GlobalArgs) -> Result<(), LockError> 
 }
 
 /// Publishes to a channel of the prefix, and waits for the message.
-async fn notifications(server: &mut Server, channel: &str, missing: &[String]) -> Check {
+async fn notifications(connection: &mut Connection, channel: &str, missing: &[String]) -> Check {
     let means = "waiters poll: they get a lock later, and cost the server more";
     if !missing.is_empty() {
         let missing = missing.join(", ");
@@ -60,7 +67,22 @@ async fn notifications(server: &mut Server, channel: &str, missing: &[String]) -
             .means(means)
             .advice("grant them with ACL SETUSER");
     }
-    match server.echo(channel).await {
+    if !connection.speaks_resp3 {
+        let (text, advice) = match &connection.refusal_of_resp3 {
+            Some(refusal) => (
+                format!("none in RESP2, and the server refuses RESP3 ({refusal})"),
+                "use a server or a proxy that accepts HELLO 3, for notifications",
+            ),
+            None => (
+                "none in RESP2, which the URL asks for".to_owned(),
+                "remove `protocol=2` from the URL",
+            ),
+        };
+        return Check::warn("notifications", text)
+            .means(means)
+            .advice(advice);
+    }
+    match echo(connection, channel).await {
         Ok(took) => {
             let millis = took.as_secs_f64() * 1_000.0;
             Check::ok("notifications", format!("arrived after {millis:.2} ms"))

@@ -1,10 +1,9 @@
 //! The rights of the user: those of an application, and those of an operator.
 
-use redis::{RedisError, Value};
+use lock_core::doctor::{AskError, Connection};
 
-use super::connection::Server;
+use super::check::{Check, Level};
 use super::names::{Names, glob, in_channel};
-use super::{Check, Level};
 use crate::args::Role;
 
 mod probes;
@@ -78,10 +77,10 @@ pub(super) struct Rights {
 
 impl Rights {
     /// Runs each command of locks and of operators, on keys of its own.
-    pub(super) async fn read(server: &mut Server, prefix: &str) -> Self {
+    pub(super) async fn read(connection: &mut Connection, user: &str, prefix: &str) -> Self {
         let names = Names::new(prefix);
         let mut rights = Self {
-            user: server.user().to_owned(),
+            user: user.to_owned(),
             commands: Vec::new(),
             keys: Vec::new(),
             channel: None,
@@ -102,7 +101,7 @@ impl Rights {
                     continue;
                 }
             }
-            let reply = server.call::<Value>(&probe.command).await;
+            let reply = connection.ask(&probe.command).await;
             match Verdict::of(&reply) {
                 Verdict::Allowed => {}
                 Verdict::NoCommand => rights.note(probe.right, Lack::Right),
@@ -113,7 +112,11 @@ impl Rights {
                 Verdict::Unknown => return rights.broken(),
             }
         }
-        match Verdict::of(&server.subscribe_once(&names.channel).await) {
+        // The library uses no channels in RESP2.
+        if !connection.speaks_resp3 {
+            return rights;
+        }
+        match Verdict::of(&connection.subscribe(&names.channel).await) {
             Verdict::Allowed => {}
             Verdict::NoChannel => rights.channel = Some(channel),
             Verdict::NotOnServer => rights.note("subscribe", Lack::Command),
@@ -379,8 +382,8 @@ fn channel_pattern(prefix: &str) -> String {
 }
 
 /// Whether the user lacks a right.
-pub(super) fn is_refused(error: &RedisError) -> bool {
-    error.code() == Some("NOPERM")
+pub(super) fn is_refused(error: &AskError) -> bool {
+    matches!(error, AskError::Refused { code, .. } if code == "NOPERM")
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use lock_core::doctor::Server;
 
-use super::{Check, Info, Level};
+use super::check::{Check, FULL_MEMORY, Level};
+use super::info::Info;
 use crate::text::human;
 
 /// The first version with `SET` with `PXAT`, which the scripts need.
@@ -143,7 +144,7 @@ fn memory(info: &Info) -> Check {
     };
     let share = percent(used, limit);
     let text = format!("{} of {} used ({share} %)", bytes(used), bytes(limit));
-    let full = super::FULL_MEMORY;
+    let full = FULL_MEMORY;
     let advice = "raise maxmemory, or move other data away";
     level_of("memory", share, text).means(full).advice(advice)
 }
@@ -245,11 +246,17 @@ pub(super) fn clock(local: Duration, server: Duration, error: Duration) -> Check
     Check::ok("clock", text)
 }
 
-pub(super) fn tls(url: &str, address: &str) -> Check {
-    let info = url.into_connection_info().ok();
-    let is_remote = info.as_ref().is_some_and(is_remote);
-    let has_password = info.is_some_and(|info| info.redis_settings().password().is_some());
-    match (is_remote, has_password) {
+pub(super) fn tls(server: &Server) -> Check {
+    if server.has_tls() {
+        return Check::ok("tls", "TLS");
+    }
+    let password = server.has_password();
+    plain(server.host().as_deref(), password, &server.address())
+}
+
+/// Checks a way without TLS. A Unix socket has no host.
+fn plain(host: Option<&str>, has_password: bool, address: &str) -> Check {
+    match (host.is_some_and(is_remote), has_password) {
         (true, true) => Check::warn(
             "tls",
             format!("the password goes to {address} in plain text"),
@@ -262,15 +269,10 @@ pub(super) fn tls(url: &str, address: &str) -> Check {
     }
 }
 
-/// Whether the server is another machine.
-fn is_remote(info: &ConnectionInfo) -> bool {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, _) => {
-            let address = host.parse::<std::net::IpAddr>();
-            host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
-        }
-        _ => false,
-    }
+/// Whether the host is another machine.
+fn is_remote(host: &str) -> bool {
+    let address = host.parse::<std::net::IpAddr>();
+    host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
 }
 
 fn bytes(count: u64) -> String {
@@ -350,16 +352,17 @@ mod tests {
 
     #[test]
     fn password_over_plain_tcp_to_another_host_is_warned_about() {
-        for (url, expected) in [
-            ("redis://:x@db.internal", Level::Warn),
-            ("redis://:x@10.0.0.1:1", Level::Warn),
-            ("redis://db.internal", Level::Ok),
-            ("redis://:x@localhost", Level::Ok),
-            ("redis://:x@127.0.0.2", Level::Ok),
-            ("redis://:x@[::1]:1", Level::Ok),
-            ("unix:///path?pass=x", Level::Ok),
+        for (host, has_password, expected) in [
+            (Some("db.internal"), true, Level::Warn),
+            (Some("10.0.0.1"), true, Level::Warn),
+            (Some("db.internal"), false, Level::Ok),
+            (Some("localhost"), true, Level::Ok),
+            (Some("127.0.0.2"), true, Level::Ok),
+            (Some("::1"), true, Level::Ok),
+            (None, true, Level::Ok),
         ] {
-            assert_eq!(level(&tls(url, "h")), expected, "{url}");
+            let check = plain(host, has_password, "h");
+            assert_eq!(level(&check), expected, "{host:?}");
         }
     }
 

@@ -230,8 +230,16 @@ mod redis {
     use crate::config::tls::Tls;
     #[cfg(feature = "quorum")]
     use crate::error::LockError;
+    #[cfg(feature = "__doctor")]
+    use crate::manager::url::{Destination, read as destination};
+    #[cfg(feature = "__doctor")]
+    use crate::redis::doctor::{Servers, find};
     #[cfg(feature = "quorum")]
     use crate::redis::url;
+    #[cfg(feature = "__doctor")]
+    use crate::runtime::notifications::Notifications;
+    #[cfg(feature = "__doctor")]
+    use crate::store::check_runtime;
 
     impl LockManagerBuilder {
         /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
@@ -288,6 +296,27 @@ mod redis {
         pub fn confirm(mut self, confirm: Confirm) -> Self {
             self.settings.confirm = Some(confirm);
             self
+        }
+
+        /// Finds the servers of a URL, for `lockctl doctor`. Not an interface.
+        ///
+        /// # Errors
+        /// The errors of [`connect`](Self::connect) about the URL, the settings and the certificates. That a server
+        /// can't be reached isn't one.
+        ///
+        /// # Cancel safety
+        /// Dropping the future leaves no connection behind.
+        #[cfg(feature = "__doctor")]
+        #[doc(hidden)]
+        pub async fn servers(self, url: &str) -> Result<Servers, LockError> {
+            self.settings.check()?;
+            let Destination::Redis(deployment) = destination(url)? else {
+                return Err(super::no_server("memory", "locks in memory have no server"));
+            };
+            check_runtime()?;
+            let reporter = Arc::new(self.reporter());
+            let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
+            find(*deployment, &self.settings, notifications, reporter).await
         }
 
         /// Sets the source of user and password: see [`CredentialProvider`]. The URL or the endpoint

@@ -110,7 +110,7 @@ fn needs_feature(topology: &str, feature: &str) -> LockError {
 
 /// Returns a TLS client for each set of files that these servers have.
 #[cfg(feature = "__tls")]
-async fn tls_clients(
+pub(super) async fn tls_clients(
     servers: &[Deployment],
     settings: &Settings,
     reporter: &Arc<Reporter>,
@@ -142,7 +142,7 @@ async fn tls_clients(
 /// Without the feature, a URL cannot demand TLS.
 #[cfg(not(feature = "__tls"))]
 #[expect(clippy::unused_async, reason = "with TLS it waits for files")]
-async fn tls_clients(
+pub(super) async fn tls_clients(
     _servers: &[Deployment],
     _settings: &Settings,
     _reporter: &Arc<Reporter>,
@@ -219,7 +219,7 @@ async fn first_behind_sentinels(
 }
 
 /// Bounds the reading of certificates, whose files may be on a network, or be pipes.
-async fn read_in_time<T>(
+pub(super) async fn read_in_time<T>(
     deadline: Deadline,
     reading: impl Future<Output = Result<T, LockError>>,
 ) -> Result<T, LockError> {

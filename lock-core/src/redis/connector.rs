@@ -239,12 +239,7 @@ impl Connector {
         kind: ConnectionKind,
         deadline: Deadline,
     ) -> Result<Begun, LockError> {
-        let address = self.config.reach(node)?;
-        let resolving = tokio::time::timeout(deadline.left(), resolve(&address));
-        let resolved = resolving
-            .await
-            .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| node.explained(connect_error(&node.text(), &error.into())))?;
+        let (address, resolved) = self.resolve(node, deadline).await?;
         let purpose = if self.location.resolved(node, &resolved) {
             Purpose::UseOfMoved
         } else {
@@ -278,6 +273,38 @@ impl Connector {
         let address = node.address.clone();
         let attempt = self.attempt(&node, address, login, kind, Purpose::Ask, deadline);
         Ok(attempt.at(addresses).await?.greeting.first.run_id)
+    }
+
+    /// Connects and logs in, without a look at the server.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what it has opened.
+    #[cfg(feature = "__doctor")]
+    pub(super) async fn log_in(self: &Arc<Self>, limit: Duration) -> Result<LoggedIn, LockError> {
+        let (node, deadline) = (self.node(), Deadline::after(Clock::System, limit));
+        let (login, _issued) = self.login(&node, deadline).await?;
+        let (address, resolved) = self.resolve(&node, deadline).await?;
+        let kind = kind_of_this_thread();
+        let attempt = self.attempt(&node, address, login, kind, Purpose::Ask, deadline);
+        let is_securing = AtomicBool::new(false);
+        let logging_in = attempt.log_in(&resolved, &is_securing);
+        let logged_in = attempt.in_time(&is_securing, logging_in).await;
+        logged_in.map_err(|error| node.explained(error))
+    }
+
+    /// Returns the address at which this client reaches the node, and what the name stands for.
+    async fn resolve(
+        &self,
+        node: &Node,
+        deadline: Deadline,
+    ) -> Result<(NodeAddress, Vec<SocketAddr>), LockError> {
+        let address = self.config.reach(node)?;
+        let resolving = tokio::time::timeout(deadline.left(), resolve(&address));
+        let resolved = resolving
+            .await
+            .unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|error| node.explained(connect_error(&node.text(), &error.into())))?;
+        Ok((address, resolved))
     }
 
     async fn login(
@@ -400,8 +427,17 @@ impl Attempt {
     async fn begin(&self, address: &[SocketAddr]) -> Result<Begun, LockError> {
         let is_securing = AtomicBool::new(false);
         let beginning = self.begin_unlimited(address, &is_securing);
-        let begun = tokio::time::timeout(self.deadline.left(), beginning).await;
-        begun.unwrap_or_else(|_elapsed| {
+        self.in_time(&is_securing, beginning).await
+    }
+
+    /// Ends the work at the deadline.
+    async fn in_time<T>(
+        &self,
+        is_securing: &AtomicBool,
+        work: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
+        let done = tokio::time::timeout(self.deadline.left(), work).await;
+        done.unwrap_or_else(|_elapsed| {
             if !is_securing.load(Ordering::Relaxed) {
                 return Err(no_answer_of(&self.node));
             }
@@ -414,11 +450,11 @@ impl Attempt {
         })
     }
 
-    async fn begin_unlimited(
+    async fn log_in(
         &self,
         address: &[SocketAddr],
         is_securing: &AtomicBool,
-    ) -> Result<Begun, LockError> {
+    ) -> Result<LoggedIn, LockError> {
         let (connector, node) = (&*self.connector, &*self.node);
         let config = &connector.config;
         let dial = || async {
@@ -432,12 +468,20 @@ impl Attempt {
             None => Fallback::AfterRefusalOrEnd,
         };
         let logged_in = dial_and_log_in(dial, &self.login, fallback).await?;
+        logged_in.map_err(|failed| connector.handshake.setup_error(node, &self.login, &failed))
+    }
+
+    async fn begin_unlimited(
+        &self,
+        address: &[SocketAddr],
+        is_securing: &AtomicBool,
+    ) -> Result<Begun, LockError> {
+        let (connector, node) = (&*self.connector, &*self.node);
         let LoggedIn {
             mut stream,
             protocol,
             refused_resp3,
-        } = logged_in
-            .map_err(|failed| connector.handshake.setup_error(node, &self.login, &failed))?;
+        } = self.log_in(address, is_securing).await?;
         let greeting = connector
             .handshake
             .run(node, &mut stream, protocol, self.kind)

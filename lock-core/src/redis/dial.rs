@@ -27,6 +27,8 @@ use super::deployment::NodeAddress;
 use super::tls::TlsClient;
 #[cfg(feature = "__tls")]
 use super::tls::session::{self, TlsReadHalf, TlsWriteHalf};
+#[cfg(feature = "__doctor")]
+use super::tls::{Certificate, certificate_of};
 use crate::error::LockError;
 use lock_protocol::clock::Deadline;
 
@@ -243,6 +245,15 @@ impl Stream {
             Self::Tls(stream) => stream.get_ref().0,
         };
         stream.peer_addr().ok().map(|peer| peer.ip())
+    }
+
+    /// Returns the certificate that the server has shown, if there is TLS and rustls can read it.
+    #[cfg(feature = "__doctor")]
+    pub(super) fn certificate(&self) -> Option<Certificate<'static>> {
+        match self {
+            Self::Tls(stream) => certificate_of(stream),
+            _ => None,
+        }
     }
 
     pub(super) fn into_split(self) -> (ReadHalf, WriteHalf) {

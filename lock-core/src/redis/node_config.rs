@@ -161,6 +161,13 @@ impl NodeConfig {
         self.credentials.is_some() || self.login.password().is_some()
     }
 
+    /// Returns the user of connections. Without a password, a login names no user, and the server takes its default user.
+    #[cfg(feature = "__doctor")]
+    pub(super) fn user(&self) -> &str {
+        let user = self.login.password().and(self.login.username());
+        user.unwrap_or("default")
+    }
+
     /// Returns how far the tokens of a server with this configuration epoch lie ahead of its clock, in
     /// microseconds.
     pub(super) fn lead_us(&self, epoch: u64) -> u64 {

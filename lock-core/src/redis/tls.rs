@@ -24,7 +24,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use self::expiry::{Certificate, Reported};
+pub(super) use self::expiry::Certificate;
+use self::expiry::Reported;
 use self::failure::Peer;
 use super::deployment::TlsFiles;
 use crate::config::tls::{Certificates, PemSource, Tls};
@@ -209,13 +210,16 @@ impl TlsClient {
         let connector = TlsConnector::from(config);
         let connected = connector.connect(name.clone(), stream).await;
         let stream = connected.map_err(|error| peer.error(&error))?;
-        let (_, session) = stream.get_ref();
-        let chain = session.peer_certificates();
-        if let Some(certificate) = chain.and_then(|chain| chain.first()) {
-            let certificate = Certificate::new(CertificateDer::from(certificate.as_ref()));
-            self.report(CertificateOwner::Server, certificate.as_ref(), host);
-        }
+        let certificate = certificate_of(&stream);
+        self.report(CertificateOwner::Server, certificate.as_ref(), host);
         Ok(stream)
+    }
+
+    /// Returns the certificate that the client shows to servers, and the file or other source that has it.
+    #[cfg(feature = "__doctor")]
+    pub(super) fn client_certificate(&self) -> Option<(Certificate<'static>, String)> {
+        let client = self.current.lock().client.clone()?;
+        Some((client.certificate.clone(), client.location.clone()))
     }
 
     /// Reports the client certificate in time, for as long as it is polled. Connections may last until it has expired.
@@ -324,6 +328,13 @@ impl TlsClient {
             reported: None,
         }))
     }
+}
+
+/// Returns the certificate that a server has shown; `None` if rustls can't read it.
+pub(super) fn certificate_of(stream: &TlsStream<TcpStream>) -> Option<Certificate<'static>> {
+    let (_, session) = stream.get_ref();
+    let leaf = session.peer_certificates()?.first()?;
+    Certificate::new(leaf.clone().into_owned())
 }
 
 /// Asks the user's provider, if there is one. It is foreign code, and so is its error.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use test_support::fixtures::SOON;
-use test_support::{Direction, FrozenClock, Proxy, RedisServer, eventually};
+use test_support::stand_in::{HelloRefusal, Quirk};
+use test_support::{Direction, FrozenClock, Proxy, RedisServer, StandIn, eventually};
 
 use crate::program::{Lockctl, Outcome};
 
@@ -71,7 +72,8 @@ impl Findings {
     }
 }
 
-const ALL: [&str; 18] = [
+/// The checks of one server without TLS.
+pub(crate) const ALL: [&str; 18] = [
     "app_rights",
     "clients",
     "clock",
@@ -312,8 +314,6 @@ fn doctor_without_a_server_has_nothing_to_check() {
 #[test]
 fn doctor_names_the_address_to_give_for_urls_of_more_than_a_server() {
     for (url, advice) in [
-        ("rediss://:secret@h", "the server's port without TLS"),
-        ("valkeys://:secret@h", "the server's port without TLS"),
         (
             "redis+sentinel://:secret@h/s",
             "the primary, which a Sentinel names",
@@ -331,11 +331,36 @@ fn doctor_names_the_address_to_give_for_urls_of_more_than_a_server() {
         let doctor = Lockctl::new(&["doctor"]).env("DISTRIBUTED_LOCK_URL", url);
         let Outcome { code, stderr, .. } = doctor.run();
         assert_eq!(code, Some(78), "{url}: {stderr}");
-        let begin =
-            "lockctl: doctor checks one server without TLS: give it the redis:// address of ";
+        let begin = "lockctl: doctor checks one server: give it the address of ";
         let given = stderr.strip_prefix(begin);
         let given = given.unwrap_or_else(|| panic!("{url}: {stderr}"));
         assert!(given.starts_with(advice), "{url}: {stderr}");
         assert!(!stderr.contains("secret"), "{url}: {stderr}");
     }
+}
+
+/// The library connects to such a server, and so does `doctor`.
+#[test]
+fn doctor_of_a_server_without_resp3_passes() {
+    let server = RedisServer::options().args(["--appendonly", "yes"]).start();
+    let stand_in = StandIn::start(&server, [Quirk::Hello(HelloRefusal::Unknown)]);
+    let findings = Findings::of(&stand_in.url(), &[]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+    assert_eq!(findings.ids("warn"), ["notifications"]);
+    let text = findings.text("notifications");
+    let begin = "none in RESP2, and the server refuses RESP3 (";
+    assert!(text.starts_with(begin), "{text}");
+    assert!(text.ends_with("unknown command 'HELLO')"), "{text}");
+    let outcome = Lockctl::new(&["doctor"])
+        .env("DISTRIBUTED_LOCK_URL", stand_in.url())
+        .run();
+    let end = "; the user `default` may lock and operate; works, waiters poll\n";
+    assert!(outcome.stdout.ends_with(end), "{}", outcome.stdout);
+    // The same of our own will.
+    let findings = Findings::of(&format!("{}?protocol=2", server.url()), &[]);
+    assert_eq!(findings.code, 0, "{:#?}", findings.checks);
+    assert_eq!(
+        findings.text("notifications"),
+        "none in RESP2, which the URL asks for"
+    );
 }

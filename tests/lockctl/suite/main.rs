@@ -7,6 +7,7 @@ mod cluster;
 mod container;
 mod doctor;
 mod doctor_rights;
+mod doctor_tls;
 mod escapes;
 mod exclusion;
 mod exit_codes;

@@ -1,6 +1,6 @@
 //! The commands that show which rights a user has, and what their replies mean.
 
-use redis::{Cmd, RedisError};
+use lock_core::doctor::AskError;
 
 use super::super::names::Names;
 
@@ -17,7 +17,7 @@ pub(super) enum Key {
 /// A command that a user may lack.
 pub(super) struct Probe {
     pub(super) right: &'static str,
-    pub(super) command: Cmd,
+    pub(super) command: Vec<String>,
     pub(super) key: Key,
     /// The right without which this command could leave a key behind.
     pub(super) after: Option<&'static str>,
@@ -89,13 +89,10 @@ pub(super) fn probes(names: &Names) -> Vec<Probe> {
 }
 
 /// Makes a command. The first word may have a second part.
-fn command(words: &[&str]) -> Cmd {
-    let mut parts = words[0].split(' ');
-    let mut command = redis::cmd(parts.next().unwrap_or_default());
-    for part in parts.chain(words[1..].iter().copied()) {
-        command.arg(part);
-    }
-    command
+fn command(words: &[&str]) -> Vec<String> {
+    let first = words[0].split(' ');
+    let words = first.chain(words[1..].iter().copied());
+    words.map(str::to_owned).collect()
 }
 
 /// What the reply to a probe says about a right.
@@ -115,14 +112,11 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of<T>(reply: &Result<T, RedisError>) -> Self {
-        let Err(error) = reply else {
-            return Self::Allowed;
-        };
-        let text = error.detail().unwrap_or_default();
-        match error.code() {
-            Some(code) => Self::of_error(code, text),
-            None => Self::Unknown,
+    pub(super) fn of<T>(reply: &Result<T, AskError>) -> Self {
+        match reply {
+            Ok(_) => Self::Allowed,
+            Err(AskError::Refused { code, text }) => Self::of_error(code, text),
+            Err(AskError::Broken(_)) => Self::Unknown,
         }
     }
 
@@ -212,7 +206,7 @@ mod tests {
             assert_eq!(Verdict::of_error(code, text), expected, "{code} {text}");
         }
         let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-        let reply = Err::<(), _>(RedisError::from(broken));
+        let reply = Err::<(), _>(AskError::from(broken));
         assert_eq!(Verdict::of(&reply), Verdict::Unknown);
     }
 }

@@ -22,11 +22,12 @@ pub(super) const NOTICE: Duration = Duration::from_secs(3 * 24 * 3600);
 const MAX_REPORTED: usize = 1_000;
 
 /// A certificate, and when it ends.
-pub(super) struct Certificate<'a> {
+#[derive(Clone)]
+pub(in crate::redis) struct Certificate<'a> {
     der: CertificateDer<'a>,
-    ends: SystemTime,
+    pub(in crate::redis) ends: SystemTime,
     /// How long before its end it is reported.
-    notice: Duration,
+    pub(in crate::redis) notice: Duration,
 }
 
 impl<'a> Certificate<'a> {

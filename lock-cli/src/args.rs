@@ -288,7 +288,7 @@ pub(crate) struct WatchArgs {
     pub(crate) interval: Duration,
 }
 
-/// Checks whether a server is fit for locks
+/// Checks whether servers are fit for locks
 ///
 /// Each finding says what it means for locks, and what to do. The exit code is 1 if a check failed. The
 /// checks read INFO, acquire and release one lock, and list keys if the user has +scan. What the user
@@ -297,10 +297,11 @@ pub(crate) struct WatchArgs {
 /// The user is checked too: whether it has the rights of an application, and those of an operator. A user
 /// with the rights of one of them passes; --role asks for one.
 ///
-/// The URL must be that of one server. Of Sentinels, a cluster or a quorum, check each primary.
+/// Of Sentinels, a cluster or a quorum, each server is checked: also the replicas, which a failover makes primaries,
+/// and the Sentinels. One that cannot be reached is a failed check; if none can, the exit code says why.
 ///
 /// Example: lockctl doctor --role app
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Counts warnings as failures
     #[arg(long)]
@@ -341,9 +342,7 @@ pub(crate) fn definitions() -> clap::Command {
     // Gives each command the flags of all commands.
     definitions.build();
     let without_server = WITHOUT_SERVER.map(|name| (name, &OF_SERVER[..]));
-    // It takes one server, whose address is in the URL.
-    let doctor = ("doctor", &["address_map"][..]);
-    for (name, ignored) in without_server.into_iter().chain([doctor]) {
+    for (name, ignored) in without_server {
         definitions = definitions.mut_subcommand(name, |command| {
             command.mut_args(|arg| {
                 let is_ignored = ignored.contains(&arg.get_id().as_str());

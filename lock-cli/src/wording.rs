@@ -92,9 +92,9 @@ fn of_backend(error: &BackendError, source: &str) -> String {
 /// Returns the text of a failed connection, with the address and the source of the URL.
 fn unreachable(text: &str, source: &str) -> Option<String> {
     let rest = text.strip_prefix("cannot connect to the lock server at ")?;
-    let (server, advice) = rest.split_once("):")?;
+    let (server, _advice) = rest.split_once("):")?;
     // The URL doesn't have this address.
-    if advice.contains("`address_map`") {
+    if text.contains("`address_map`") {
         return None;
     }
     Some(format!(

@@ -67,9 +67,7 @@ pub(super) async fn clock(connection: &mut Connection) -> Option<Check> {
 pub(super) async fn echo(connection: &mut Connection, channel: &str) -> Result<Duration, AskError> {
     connection.subscribe(channel).await?;
     let sent = Instant::now();
-    connection
-        .ask(&["PUBLISH", channel, "lockctl doctor"])
-        .await?;
+    connection.publish(channel, "lockctl doctor").await?;
     connection.message().await?;
     Ok(sent.elapsed())
 }

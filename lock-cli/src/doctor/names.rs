@@ -4,6 +4,11 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _};
 
+use lock_core::doctor::Server;
+
+/// How many names are tried until a node has the slot of one. A node with a sixteenth of the slots has one of these.
+const TRIES: usize = 1_000;
+
 /// The names of one probe.
 pub(super) struct Names {
     pub(super) name: String,
@@ -27,6 +32,19 @@ impl Names {
             name,
             key,
         }
+    }
+
+    /// As [`new`](Self::new), with a key that this server has, if it has any.
+    pub(super) fn at(server: &Server, prefix: &str) -> Self {
+        let mut names = Self::new(prefix);
+        for _ in 0..TRIES {
+            if server.has_slot_of(&names.key) {
+                break;
+            }
+            names = Self::new(prefix);
+        }
+        names.channel = server.channel(&names.channel, &names.key);
+        names
     }
 }
 

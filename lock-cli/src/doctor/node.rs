@@ -1,36 +1,68 @@
-//! The checks of one server.
+//! The checks of one server, whatever its part in the deployment is.
+
+use std::time::Duration;
 
 use lock_core::LockError;
-use lock_core::doctor::{AskError, Server};
+use lock_core::doctor::{AskError, Connection, Part, Server, Servers, Topology};
 
 use super::check::{Check, Level};
 use super::connection::{clock, greeting, info, reachable, role};
+use super::info::Info;
+use super::probe::{self, Locks};
 use super::rights::{self, Rights};
-use super::{certificate, keys, probe, server};
+use super::{certificate, keys, sentinel, server};
 use crate::args::{DoctorArgs, GlobalArgs};
+use crate::connect;
+use crate::text::human;
+
+/// How long the checks of one server may take.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What was found at one server.
+#[derive(Default)]
 pub(super) struct Examined {
     pub(super) checks: Vec<Check>,
     /// What its user may do.
     pub(super) user: Option<String>,
+    /// It may acquire locks here.
+    pub(super) can_lock: bool,
+    /// It can't be reached, or refuses the login.
+    pub(super) unreachable: Option<LockError>,
+}
+
+/// What the checks of all servers share.
+pub(super) struct Context {
+    pub(super) global: GlobalArgs,
+    pub(super) args: DoctorArgs,
+    pub(super) found: Servers,
+    pub(super) locks: Locks,
 }
 
 /// Runs all checks of a server.
-///
-/// # Errors
-/// It can't be reached, or refuses the login.
-pub(super) async fn examine(
-    at: &Server,
-    url: &str,
-    global: &GlobalArgs,
-    args: &DoctorArgs,
-) -> Result<Examined, LockError> {
-    let mut connection = at.open().await?;
-    let address = at.address();
-    let mut checks = vec![reachable(&mut connection, &address).await];
+pub(super) async fn examine(context: &Context, at: &Server) -> Examined {
+    let mut examined = Examined::default();
+    let checking = check_all(context, at, &mut examined);
+    if tokio::time::timeout(LIMIT, checking).await.is_err() {
+        let text = format!("the checks did not end within {}", human(LIMIT));
+        let check = Check::fail("time_limit", text).advice("see its load, and SLOWLOG GET");
+        examined.checks.push(check);
+    }
+    examined
+}
+
+async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
+    let checks = &mut examined.checks;
+    let mut connection = match at.open().await {
+        Ok(connection) => connection,
+        Err(error) => {
+            checks.push(unreachable(context, at.part, &error));
+            examined.unreachable = Some(error);
+            return;
+        }
+    };
+    checks.push(reachable(&mut connection, &at.address()).await);
     if checks[0].level == Level::Fail {
-        return Ok(Examined { checks, user: None });
+        return;
     }
     let info = info(&mut connection).await;
     let known = match &info {
@@ -38,36 +70,90 @@ pub(super) async fn examine(
         Err(_) => greeting(&mut connection).await,
     };
     let role = role(&mut connection).await;
+    if at.part == Part::Sentinel {
+        checks.push(server::role(
+            role.as_deref().or(mode(&known)),
+            &known,
+            at.part,
+        ));
+        if let Topology::Sentinel(service) = &context.found.topology {
+            let primary = primary(&context.found);
+            checks
+                .push(sentinel::names_primary(&mut connection, service, primary.as_deref()).await);
+        }
+        checks.extend(info.iter().map(server::clients));
+        checks.extend(way(at, &connection));
+        return;
+    }
     checks.push(server::version(&known));
-    checks.push(server::role(role.as_deref(), &known));
-    checks.push(server::topology(role.as_deref(), &known));
+    checks.push(server::role(role.as_deref(), &known, at.part));
+    checks.push(server::topology(role.as_deref(), &known, at));
     // Another server has no locks to check, and replies to few commands.
     let has_locks = checks.iter().all(|check| check.level != Level::Fail);
     match &info {
-        Ok(info) => checks.extend(server::of_info(info)),
-        Err(error) => checks.extend(without_info(error)),
+        Ok(info) => checks.extend(server::of_info(info, at.part)),
+        Err(error) => checks.extend(without_info(error, at.part)),
     }
     checks.extend(clock(&mut connection).await);
-    checks.push(server::tls(at));
-    let end = connection.certificate.as_ref();
-    checks.extend(end.map(|end| certificate::check("certificate", end)));
-    let mut user = None;
+    checks.extend(way(at, &connection));
     if has_locks {
-        let rights = Rights::read(&mut connection, at.user(), &global.prefix).await;
-        checks.extend(keys::checks(&mut connection, global, &rights).await);
-        checks.extend(probe::checks(&mut connection, url, global, &rights).await);
-        checks.extend(rights.checks(args.role));
-        user = Some(rights.summary());
+        let (prefix, locks) = (&context.global.prefix, &context.locks);
+        let rights = Rights::read(&mut connection, at, prefix).await;
+        if grants_locks(at.part) {
+            checks.extend(keys::checks(&mut connection, &context.global, &rights).await);
+            checks.extend(probe::checks(&mut connection, at, locks, &rights).await);
+        }
+        checks.extend(rights.checks(context.args.role));
+        examined.can_lock = rights.can_lock();
+        examined.user = Some(rights.summary());
     }
-    Ok(Examined { checks, user })
+}
+
+/// Whether locks live on such a server now.
+pub(super) fn grants_locks(part: Part) -> bool {
+    matches!(part, Part::Single | Part::Primary | Part::Member)
+}
+
+/// Checks the way to a server.
+fn way(at: &Server, connection: &Connection) -> impl Iterator<Item = Check> {
+    let end = connection.certificate.as_ref();
+    let certificate = end.map(|end| certificate::check("certificate", end));
+    std::iter::once(server::tls(at)).chain(certificate)
+}
+
+/// Returns the word for a Sentinel, of which older ones have no ROLE.
+fn mode(info: &Info) -> Option<&str> {
+    info.text("redis_mode").filter(|mode| *mode == "sentinel")
+}
+
+fn primary(found: &Servers) -> Option<String> {
+    let mut servers = found.servers.iter();
+    let primary = servers.find(|server| server.part == Part::Primary);
+    primary.map(Server::address)
+}
+
+fn unreachable(context: &Context, part: Part, error: &LockError) -> Check {
+    let failure = connect::failure(&context.global, error);
+    let means = match part {
+        Part::Single | Part::Primary => "no service gets a lock there",
+        Part::Replica => "a failover cannot make it the primary",
+        Part::Sentinel => {
+            "the other Sentinels alone have to agree on a failover, and to name the primary"
+        }
+        Part::Member => "the other servers have to be a majority for each lock",
+        Part::Unlisted => "a service cannot begin with this address of the URL",
+    };
+    Check::fail("reachable", failure.text.as_str())
+        .means(means)
+        .advice("repair it, or remove it from the deployment and from the URL")
 }
 
 /// The checks that need INFO, where the server refuses it.
-fn without_info(error: &AskError) -> [Check; 5] {
+fn without_info(error: &AskError, part: Part) -> [Check; 5] {
     let reason = if rights::is_refused(error) {
         "the user lacks +info".to_owned()
     } else {
         format!("the server does not reply to INFO ({error})")
     };
-    server::OF_INFO.map(|id| Check::skipped(id, reason.as_str()))
+    server::of_info_ids(part).map(|id| Check::skipped(id, reason.as_str()))
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::doctor::Connection;
+use lock_core::doctor::{Connection, Part, Server};
 use lock_core::{LockError, LockManager};
+use tokio::sync::OnceCell;
 
 use super::check::Check;
 use super::connection::echo;
@@ -11,16 +12,53 @@ use super::names::Names;
 use super::rights::Rights;
 use crate::args::GlobalArgs;
 use crate::connect;
-use crate::failure::Failure;
+use crate::page::Line;
 
 /// The ttl of the lock of the probe.
 const TTL: Duration = Duration::from_secs(2);
 
-/// Acquires, renews and releases a lock, and sends a notification.
+/// The manager of all probes, as a service would have it.
+pub(super) struct Locks {
+    url: String,
+    global: GlobalArgs,
+    manager: OnceCell<Result<LockManager, Line>>,
+}
+
+impl Locks {
+    pub(super) fn new(url: &str, global: &GlobalArgs) -> Self {
+        Self {
+            url: url.to_owned(),
+            global: global.clone(),
+            manager: OnceCell::new(),
+        }
+    }
+
+    /// Acquires, renews and releases a lock.
+    pub(super) async fn check(&self, name: &str) -> Check {
+        let connecting = || async {
+            let connected = connect::to(&self.url, &self.global, None).await;
+            connected.map_err(|failure| failure.text)
+        };
+        let locked = match self.manager.get_or_init(connecting).await {
+            Ok(locks) => lock_once(locks, name)
+                .await
+                .map_err(|error| connect::failure(&self.global, &error).text),
+            Err(text) => Err(text.clone()),
+        };
+        match locked {
+            Ok(()) => Check::ok("probe", "acquired, renewed and released a lock"),
+            Err(text) => Check::fail("probe", text.as_str())
+                .means("no service with this URL and this prefix gets a lock")
+                .advice("repair the cause, and run `lockctl doctor` again"),
+        }
+    }
+}
+
+/// Acquires, renews and releases a lock that lives on this server, and sends a notification.
 pub(super) async fn checks(
     connection: &mut Connection,
-    url: &str,
-    global: &GlobalArgs,
+    server: &Server,
+    locks: &Locks,
     rights: &Rights,
 ) -> Vec<Check> {
     if !rights.can_lock() {
@@ -28,31 +66,20 @@ pub(super) async fn checks(
         let skipped = |id| Check::skipped(id, reason);
         return vec![skipped("probe"), skipped("notifications")];
     }
-    let names = Names::new(&global.prefix);
-    let locked = match connect::to(url, global, None).await {
-        Ok(locks) => lock_once(&locks, &names)
-            .await
-            .map_err(|error| connect::failure(global, &error)),
-        Err(failure) => Err(failure),
-    };
-    vec![
-        probe(locked),
-        notifications(connection, &names.channel, &rights.lacks_notifications()).await,
-    ]
-}
-
-fn probe(locked: Result<(), Failure>) -> Check {
-    match locked {
-        Ok(()) => Check::ok("probe", "acquired, renewed and released a lock"),
-        Err(failure) => Check::fail("probe", failure.text.as_str())
-            .means("no service with this URL and this prefix gets a lock")
-            .advice("repair the cause, and run `lockctl doctor` again"),
+    let names = Names::at(server, &locks.global.prefix);
+    let mut checks = Vec::new();
+    // The locks of a quorum are checked once.
+    if server.part != Part::Member {
+        checks.push(locks.check(&names.name).await);
     }
+    let missing = rights.lacks_notifications();
+    checks.push(notifications(connection, &names.channel, &missing).await);
+    checks
 }
 
 /// Acquires, renews and releases a lock.
-async fn lock_once(locks: &LockManager, names: &Names) -> Result<(), LockError> {
-    let request = locks.lock(names.name.as_str()).ttl(TTL);
+async fn lock_once(locks: &LockManager, name: &str) -> Result<(), LockError> {
+    let request = locks.lock(name).ttl(TTL);
     let guard = request.wait(Duration::ZERO).acquire().await?;
     guard.renew().await?;
     guard.release().await

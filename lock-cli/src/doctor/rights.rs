@@ -1,6 +1,6 @@
 //! The rights of the user: those of an application, and those of an operator.
 
-use lock_core::doctor::{AskError, Connection};
+use lock_core::doctor::{AskError, Connection, Part, Server};
 
 use super::check::{Check, Level};
 use super::names::{Names, glob, in_channel};
@@ -26,6 +26,18 @@ const SHARED: &[&str] = &["zcard", "zremrangebyscore", "pexpireat"];
 /// The rights without which waiters poll.
 const NOTIFY: &[&str] = &["info", "subscribe", "publish", "pubsub|numsub"];
 
+/// The same in a cluster.
+const NOTIFY_IN_CLUSTER: &[&str] = &["info", "ssubscribe", "spublish", "pubsub|shardnumsub"];
+
+/// The rights of a lock in a cluster, beside those of a lock. Without `cluster|info`, tokens may go back.
+const CLUSTER: &[&str] = &["cluster|slots", "cluster|info", "asking"];
+
+/// The rights that the library does without in a cluster, beside the others.
+const SPARED_IN_CLUSTER: &[&str] = &["cluster|myid"];
+
+/// The rights of a lock at a quorum, beside those of a lock: the library has to know when a server restarted.
+const QUORUM: &[&str] = &["info"];
+
 const SHOW: &[&str] = &[
     "time", "evalsha", "eval", "get", "type", "pttl", "zrange", "zrank",
 ];
@@ -38,6 +50,9 @@ const RELEASE: &[&str] = &["set", "del", "exists", "incr", "zrem"];
 
 /// The rights without which `release --now` notifies no waiter. With them goes the pattern of channels.
 const NOTIFY_NEXT: &[&str] = &["publish", "pubsub|numsub"];
+
+/// The same in a cluster.
+const NOTIFY_NEXT_IN_CLUSTER: &[&str] = &["spublish", "pubsub|shardnumsub"];
 
 /// The rights without which `release --now` fails where readers or holders of permits wait.
 const SHARED_NEXT: &[&str] = &["zadd", "zcard", "pexpireat"];
@@ -65,6 +80,7 @@ enum Lack {
 /// What a user lacks.
 pub(super) struct Rights {
     user: String,
+    needs: Needs,
     /// The commands that did not run, each once.
     commands: Vec<(&'static str, Lack)>,
     /// The patterns of keys that the server refuses, each once.
@@ -75,19 +91,69 @@ pub(super) struct Rights {
     unknown: Option<String>,
 }
 
+/// Which rights the kind of the deployment needs.
+#[derive(Clone, Copy, Debug)]
+struct Needs {
+    /// Beside those of a lock.
+    lock: &'static [&'static str],
+    spared: &'static [&'static str],
+    notify: &'static [&'static str],
+    notify_next: &'static [&'static str],
+}
+
+impl Needs {
+    const OF_ONE: Self = Self {
+        lock: &[],
+        spared: &[],
+        notify: NOTIFY,
+        notify_next: NOTIFY_NEXT,
+    };
+
+    fn of(server: &Server) -> Self {
+        match server.part {
+            Part::Member => Self {
+                lock: QUORUM,
+                ..Self::OF_ONE
+            },
+            _ if server.is_in_cluster() => Self {
+                lock: CLUSTER,
+                spared: SPARED_IN_CLUSTER,
+                notify: NOTIFY_IN_CLUSTER,
+                notify_next: NOTIFY_NEXT_IN_CLUSTER,
+            },
+            _ => Self::OF_ONE,
+        }
+    }
+
+    /// Returns whether the commands that a cluster has, or those that only a single server needs, belong to it.
+    fn has(self, right: &str) -> bool {
+        let of_one = [NOTIFY, NOTIFY_NEXT].concat().contains(&right);
+        let of_cluster = [NOTIFY_IN_CLUSTER, CLUSTER, SPARED_IN_CLUSTER]
+            .concat()
+            .contains(&right);
+        let own = [self.lock, self.spared, self.notify, self.notify_next].concat();
+        !(of_one || of_cluster) || own.contains(&right)
+    }
+}
+
 impl Rights {
     /// Runs each command of locks and of operators, on keys of its own.
-    pub(super) async fn read(connection: &mut Connection, user: &str, prefix: &str) -> Self {
-        let names = Names::new(prefix);
+    pub(super) async fn read(connection: &mut Connection, server: &Server, prefix: &str) -> Self {
+        let names = Names::at(server, prefix);
         let mut rights = Self {
-            user: user.to_owned(),
+            user: server.user().to_owned(),
+            needs: Needs::of(server),
             commands: Vec::new(),
             keys: Vec::new(),
             channel: None,
             unknown: None,
         };
         let channel = channel_pattern(prefix);
+        let needs = rights.needs;
         for probe in probes(&names) {
+            if !needs.has(probe.right) {
+                continue;
+            }
             let keys = match probe.key {
                 Key::Lock => format!("~{}*", glob(prefix)),
                 Key::Companion => format!("~{{{}*}}:*", glob(prefix)),
@@ -116,11 +182,16 @@ impl Rights {
         if !connection.speaks_resp3 {
             return rights;
         }
+        let subscribe = if server.is_in_cluster() {
+            "ssubscribe"
+        } else {
+            "subscribe"
+        };
         match Verdict::of(&connection.subscribe(&names.channel).await) {
             Verdict::Allowed => {}
             Verdict::NoChannel => rights.channel = Some(channel),
-            Verdict::NotOnServer => rights.note("subscribe", Lack::Command),
-            Verdict::NoCommand | Verdict::NoKey => rights.note("subscribe", Lack::Right),
+            Verdict::NotOnServer => rights.note(subscribe, Lack::Command),
+            Verdict::NoCommand | Verdict::NoKey => rights.note(subscribe, Lack::Right),
             Verdict::Unknown => return rights.broken(),
         }
         rights
@@ -165,6 +236,7 @@ impl Rights {
     fn spared(&self) -> String {
         let missing: Vec<_> = SPARED
             .iter()
+            .chain(self.needs.spared)
             .filter(|right| self.lack_of(right).is_some())
             .map(|right| format!("+{right}"))
             .collect();
@@ -191,7 +263,7 @@ impl Rights {
     }
 
     pub(super) fn can_lock(&self) -> bool {
-        self.unknown.is_none() && self.lacks(&[LOCK]).is_empty()
+        self.unknown.is_none() && self.lacks(&[LOCK, self.needs.lock]).is_empty()
     }
 
     fn can_operate(&self) -> bool {
@@ -200,7 +272,7 @@ impl Rights {
 
     /// Returns the missing rights of notifications. Without one of them, waiters poll.
     pub(super) fn lacks_notifications(&self) -> Vec<String> {
-        let mut missing = self.lacks(&[NOTIFY]);
+        let mut missing = self.lacks(&[self.needs.notify]);
         missing.extend(self.channel.clone());
         missing
     }
@@ -247,7 +319,7 @@ impl Rights {
 
     fn of_app(&self, level: Level) -> Check {
         let user = &self.user;
-        let missing = self.lacks(&[LOCK]);
+        let missing = self.lacks(&[LOCK, self.needs.lock]);
         if missing.is_empty() {
             let text = format!("the user `{user}` may acquire, renew and release");
             let spared = self.spared();
@@ -272,7 +344,7 @@ impl Rights {
         Check::new("app_rights", level, text)
             .means("a service that connects as this user gets no lock")
             .advice(if level == Level::Fail {
-                self.advice(&[LOCK])
+                self.advice(&[LOCK, self.needs.lock])
             } else {
                 "nothing for an operator's user; for an application's user, grant them"
             })
@@ -295,7 +367,14 @@ impl Rights {
                 _ => words.concat(),
             }
         };
-        let mut missing = self.lacks(&[SHOW, LIST, RELEASE, NOTIFY_NEXT, SHARED_NEXT, FOREIGN]);
+        let mut missing = self.lacks(&[
+            SHOW,
+            LIST,
+            RELEASE,
+            self.needs.notify_next,
+            SHARED_NEXT,
+            FOREIGN,
+        ]);
         missing.extend(self.channel.clone());
         if missing.is_empty() {
             let text = format!("the user `{user}` may {}", words(&can));
@@ -303,7 +382,8 @@ impl Rights {
         }
         let missing = missing.join(", ");
         if cannot.is_empty() {
-            let notifies = self.lacks(&[NOTIFY_NEXT]).is_empty() && self.channel.is_none();
+            let notifies =
+                self.lacks(&[self.needs.notify_next]).is_empty() && self.channel.is_none();
             let hands_over = self.lacks(&[SHARED_NEXT]).is_empty();
             let deletes = self.lacks(&[FOREIGN]).is_empty();
             let exclusive = ", and its release --now hands over to exclusive waiters only";
@@ -332,7 +412,7 @@ impl Rights {
                 .means(
                     "after `lockctl release --now`, the next waiter gets the lock at its next poll",
                 )
-                .advice(self.advice(&[NOTIFY_NEXT]));
+                .advice(self.advice(&[self.needs.notify_next]));
         }
         let may = if can.is_empty() {
             String::new()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::doctor::Server;
+use lock_core::doctor::{Part, Server};
 
 use super::check::{Check, FULL_MEMORY, Level};
 use super::info::Info;
@@ -71,23 +71,62 @@ pub(super) fn version(info: &Info) -> Check {
     }
 }
 
-pub(super) fn role(role: Option<&str>, info: &Info) -> Check {
-    match role.or(info.text("role")) {
-        Some("master") => Check::ok("role", "primary"),
-        Some("slave") => Check::fail("role", "replica")
-            .means("a replica accepts no writes, so it grants no lock")
-            .advice("connect to the primary"),
-        Some("sentinel") => Check::fail("role", "Sentinel")
+pub(super) fn role(role: Option<&str>, info: &Info, part: Part) -> Check {
+    match (role.or(info.text("role")), part) {
+        (Some("sentinel"), Part::Sentinel) => {
+            Check::ok("role", "Sentinel").means("Sentinels name the primary, which grants locks")
+        }
+        (Some("sentinel"), _) => Check::fail("role", "Sentinel")
             .means("a Sentinel has no keys, so it grants no lock")
             .advice("use redis+sentinel://host/service in the services"),
+        (Some(_), Part::Sentinel) => Check::fail("role", "a server, and no Sentinel")
+            .means("it cannot name the primary")
+            .advice("name the Sentinels in the URL and their port, which is 26379 as a rule"),
+        (Some("slave"), Part::Replica) => {
+            Check::ok("role", "replica").means("a failover can make it the primary")
+        }
+        (Some("master"), Part::Replica) => Check::warn("role", "primary, and listed as a replica")
+            .means("a failover is under way, or two servers grant the same locks")
+            .advice("run `lockctl doctor` again; if it stays so, make it a replica (REPLICAOF)"),
+        (Some("slave"), Part::Unlisted) => Check::ok("role", "replica"),
+        (Some("master"), _) => Check::ok("role", "primary"),
+        (Some("slave"), _) => Check::fail("role", "replica")
+            .means("a replica accepts no writes, so it grants no lock")
+            .advice("connect to the primary"),
         _ => Check::warn("role", "unknown: the user may run neither ROLE nor INFO")
             .means("a replica is found at the first lock only")
             .advice("grant +role and +info"),
     }
 }
 
-pub(super) fn topology(role: Option<&str>, info: &Info) -> Check {
-    if info.text("cluster_enabled") == Some("1") {
+pub(super) fn topology(role: Option<&str>, info: &Info, server: &Server) -> Check {
+    topology_of(role, info, server.part, server.is_in_cluster())
+}
+
+fn topology_of(role: Option<&str>, info: &Info, part: Part, is_in_cluster: bool) -> Check {
+    let enabled = info.text("cluster_enabled");
+    match part {
+        Part::Unlisted => {
+            return Check::warn("topology", "not in the slot map of the cluster")
+                .means("the URL names it, and no lock lives there")
+                .advice("remove it from the URL, or add it to the cluster (CLUSTER MEET)");
+        }
+        _ if is_in_cluster && enabled == Some("0") => {
+            return Check::new(
+                "topology",
+                Level::Note,
+                "a node of a cluster; its INFO says that it is none",
+            )
+            .means("locks work, because the command counts that names the slots")
+            .advice("nothing");
+        }
+        _ if is_in_cluster => {
+            return Check::ok("topology", "a node of a cluster")
+                .means("each lock lives on the node that owns its slot");
+        }
+        _ => {}
+    }
+    if enabled == Some("1") {
         return Check::fail("topology", "a node of a cluster")
             .means("a plain URL does not follow the slots of the locks")
             .advice("use redis+cluster:// in the services");
@@ -97,22 +136,55 @@ pub(super) fn topology(role: Option<&str>, info: &Info) -> Check {
             .means("a Sentinel has no keys, so it grants no lock")
             .advice("use redis+sentinel://host/service, with the name of the service");
     }
-    Check::ok("topology", "a single server")
-        .means("behind Sentinels, use redis+sentinel://, which follows a failover")
+    match part {
+        Part::Primary | Part::Replica => {
+            Check::ok("topology", "behind Sentinels").means("clients follow a failover")
+        }
+        Part::Member => Check::ok("topology", "a server of a quorum")
+            .means("a lock needs a majority of the servers"),
+        _ => Check::ok("topology", "a single server")
+            .means("behind Sentinels, use redis+sentinel://, which follows a failover"),
+    }
 }
 
-/// The checks that need INFO.
-pub(super) const OF_INFO: [&str; 5] = ["eviction", "memory", "persistence", "replicas", "clients"];
+/// The checks that need INFO, by the part of the server.
+pub(super) fn of_info_ids(part: Part) -> [&'static str; 5] {
+    let replication = if part == Part::Replica {
+        "replication"
+    } else {
+        "replicas"
+    };
+    ["eviction", "memory", "persistence", replication, "clients"]
+}
 
 /// Runs the checks that need INFO.
-pub(super) fn of_info(info: &Info) -> Vec<Check> {
+pub(super) fn of_info(info: &Info, part: Part) -> Vec<Check> {
+    let replication = if part == Part::Replica {
+        replication(info)
+    } else {
+        replicas(info)
+    };
     vec![
         eviction(info),
         memory(info),
         persistence(info),
-        replicas(info),
+        replication,
         clients(info),
     ]
+}
+
+/// Checks that a replica gets what its primary writes.
+fn replication(info: &Info) -> Check {
+    match info.text("master_link_status") {
+        Some("up") => Check::ok("replication", "connected to its primary"),
+        Some(status) => Check::warn(
+            "replication",
+            format!("the connection to its primary is {status}"),
+        )
+        .means("a failover to it forgets the locks that it has not received")
+        .advice("see the log of the replica; with `requirepass`, it needs `masterauth`"),
+        None => Check::ok("replication", "no primary"),
+    }
 }
 
 fn eviction(info: &Info) -> Check {
@@ -149,7 +221,7 @@ fn memory(info: &Info) -> Check {
     level_of("memory", share, text).means(full).advice(advice)
 }
 
-fn clients(info: &Info) -> Check {
+pub(super) fn clients(info: &Info) -> Check {
     let connected = info.number::<u64>("connected_clients").unwrap_or(0);
     let Some(limit) = info.number::<u64>("maxclients").filter(|limit| *limit > 0) else {
         return Check::ok("clients", format!("{connected} connected"));
@@ -313,15 +385,37 @@ mod tests {
     #[test]
     fn sentinels_and_cluster_nodes_are_named() {
         let info = |text: &str| Info::parse(text);
+        let of_single = |role, info: &Info| level(&topology_of(role, info, Part::Single, false));
         let sentinel = info("redis_mode:sentinel\r\n");
-        assert_eq!(level(&topology(None, &sentinel)), Level::Fail);
-        assert_eq!(level(&role(Some("sentinel"), &sentinel)), Level::Fail);
+        assert_eq!(of_single(None, &sentinel), Level::Fail);
+        let word = Some("sentinel");
+        assert_eq!(level(&role(word, &sentinel, Part::Single)), Level::Fail);
+        assert_eq!(level(&role(word, &sentinel, Part::Sentinel)), Level::Ok);
         let node = info("redis_mode:cluster\r\ncluster_enabled:1\r\n");
-        assert_eq!(level(&topology(Some("master"), &node)), Level::Fail);
+        assert_eq!(of_single(Some("master"), &node), Level::Fail);
         let single = info("redis_mode:standalone\r\ncluster_enabled:0\r\nrole:master\r\n");
-        assert_eq!(level(&topology(None, &single)), Level::Ok);
-        assert_eq!(level(&role(None, &single)), Level::Ok);
-        assert_eq!(level(&role(None, &info(""))), Level::Warn);
+        assert_eq!(of_single(None, &single), Level::Ok);
+        // The command that names the slots decides, and not INFO.
+        for (info, expected) in [(&node, Level::Ok), (&single, Level::Note)] {
+            let check = topology_of(None, info, Part::Primary, true);
+            assert_eq!(level(&check), expected);
+        }
+        for (word, part, expected) in [
+            (None, Part::Single, Level::Ok),
+            (Some("slave"), Part::Single, Level::Fail),
+            (Some("slave"), Part::Primary, Level::Fail),
+            (Some("slave"), Part::Replica, Level::Ok),
+            (Some("master"), Part::Replica, Level::Warn),
+            (Some("master"), Part::Member, Level::Ok),
+            (Some("master"), Part::Sentinel, Level::Fail),
+        ] {
+            assert_eq!(
+                level(&role(word, &single, part)),
+                expected,
+                "{word:?} {part:?}"
+            );
+        }
+        assert_eq!(level(&role(None, &info(""), Part::Single)), Level::Warn);
     }
 
     #[test]

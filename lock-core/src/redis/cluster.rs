@@ -20,6 +20,8 @@ use lock_protocol::inspection::{ScanPart, ScanPlace, ScanRequest};
 use lock_protocol::key::LockKey;
 use lock_protocol::op::{OpKind, Outcome};
 
+#[cfg(feature = "__doctor")]
+mod all_nodes;
 mod batch;
 mod call;
 mod map;
@@ -27,7 +29,11 @@ mod names;
 mod nodes;
 mod refresh;
 
+#[cfg(feature = "__doctor")]
+pub(super) use all_nodes::{MapNode, add_others, nodes_of};
 pub(super) use nodes::ClusterNodes;
+#[cfg(feature = "__doctor")]
+pub(super) use nodes::MAX_NODES;
 
 /// Keeps locks in a cluster.
 pub(super) struct ClusterStore {

@@ -2,36 +2,75 @@
 //! crate.
 //!
 //! A store connects to the servers that it needs, and refuses those that are not fit for locks. `doctor` looks at all of
-//! them and says why. So [`find`] reads an address as [`connect`](super::connect) does, and [`Server::open`] dials and
-//! logs in as a store does: with the same certificates, the same address map, and the same step back to RESP2. It only
-//! leaves out the checks of a handshake, which are what `doctor` explains.
+//! them, also at replicas, which a failover makes primaries, and says why. So [`find`] reads an address as
+//! [`connect`](super::connect) does, and [`Server::open`] dials and logs in as a store does: with the same certificates,
+//! the same address map, and the same step back to RESP2. It only leaves out the checks of a handshake, which are what
+//! `doctor` explains.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::connect::{read_in_time, tls_clients};
 use super::connector::{Connector, Slots};
-use super::deployment::{Deployment, NodeAddress, Topology};
+use super::deployment::{Deployment, NodeAddress, Topology as Named};
 use super::location::Location;
 use super::node::Node;
 use super::node_config::{DeploymentKind, NodeConfig};
-use super::pushes::{Push, Pushes, Subscribing};
+use super::pushes::Subscribing;
 use crate::config::Settings;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::LockError;
+use crate::redis::tls::Certificate;
 use crate::store::NotificationSink;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::codec::MAX_ERROR_TEXT;
-use lock_protocol::resp::{OPERATOR_REPLY, Reply as Frame, ServerError};
+use lock_protocol::route::{HashSlot, channel_tag, slot_of};
+
+mod connection;
+mod discovery;
+
+pub use connection::{AskError, Connection, Reply};
+use discovery::{behind_sentinels, in_cluster};
 
 /// The servers of a deployment.
 pub struct Servers {
+    /// How they belong together.
+    pub topology: Topology,
     /// Each of them.
     pub servers: Vec<Server>,
+    /// What could not be found out about them.
+    pub unknown: Vec<String>,
     /// The certificate that clients show.
     pub client_certificate: Option<CertificateEnd>,
+}
+
+/// How servers belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    Single,
+    /// A primary and its replicas, whose Sentinels know them by this name.
+    Sentinel(String),
+    /// A Redis Cluster.
+    Cluster,
+    /// Independent servers.
+    Quorum,
+}
+
+/// What a server is in its deployment, as the URL or other servers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The only server.
+    Single,
+    /// A primary, behind Sentinels or in a cluster.
+    Primary,
+    /// A replica, behind Sentinels or in a cluster.
+    Replica,
+    /// A Sentinel.
+    Sentinel,
+    /// A server of a quorum.
+    Member,
+    /// The URL names it, but the cluster's slot map doesn't, or isn't known.
+    Unlisted,
 }
 
 /// When a certificate ends.
@@ -42,15 +81,30 @@ pub struct CertificateEnd {
     /// The end of its validity.
     pub ends: SystemTime,
     /// How long before its end the library reports it.
-    pub notice: Duration,
+    pub notice: std::time::Duration,
+}
+
+impl CertificateEnd {
+    fn new(certificate: &Certificate<'_>, location: String) -> Self {
+        Self {
+            location,
+            ends: certificate.ends,
+            notice: certificate.notice,
+        }
+    }
 }
 
 /// One server, and how to reach it.
 pub struct Server {
+    /// What it should be.
+    pub part: Part,
     connector: Arc<Connector>,
+    /// The slots that it has, the first and the last of each range; `None` outside of a cluster.
+    slots: Option<Vec<(HashSlot, HashSlot)>>,
 }
 
-/// Finds the servers of a deployment, within the command timeout.
+/// Finds the servers of a deployment. Each step takes the command timeout at most. What can't be found out of servers that don't reply is no
+/// error.
 pub(crate) async fn find(
     deployment: Deployment,
     settings: &Settings,
@@ -67,43 +121,69 @@ pub(crate) async fn find(
         let tls = tls.map(|(_, client)| Arc::clone(client));
         NodeConfig::new(deployment, kind, tls, settings, &notifications, &reporter)
     };
-    let servers = match &deployment.topology {
-        Topology::Standalone(address) => {
-            vec![Server::new(
-                config(&deployment)?,
-                Node::new(address.clone()),
-            )]
+    let single = |deployment: &Deployment, address: &NodeAddress, part| {
+        let node = Node::new(address.clone());
+        Ok::<_, LockError>(Server::new(config(deployment)?, node, part))
+    };
+    let mut unknown = Vec::new();
+    let (topology, servers) = match &deployment.topology {
+        Named::Standalone(address) => {
+            let server = single(&deployment, address, Part::Single)?;
+            (Topology::Single, vec![server])
         }
-        _ => {
-            return Err(LockError::backend(
-                BackendErrorKind::InvalidUrl,
-                "not one server",
-            ));
+        Named::Quorum(servers) => {
+            let mut members = Vec::new();
+            for server in servers {
+                if let Named::Standalone(address) = &server.topology {
+                    members.push(single(server, address, Part::Member)?);
+                }
+            }
+            (Topology::Quorum, members)
+        }
+        Named::Sentinel(sentinels) => {
+            let mut own = deployment.clone();
+            own.login = sentinels.login.clone();
+            own.tls = own.tls.filter(|_| sentinels.tls);
+            let (servers, own) = (config(&deployment)?, config(&own)?);
+            let found = behind_sentinels(&servers, &own, sentinels, &mut unknown).await?;
+            (Topology::Sentinel(sentinels.service.clone()), found)
+        }
+        Named::Cluster(seeds) => {
+            let found = in_cluster(&config(&deployment)?, seeds, &mut unknown).await?;
+            (Topology::Cluster, found)
         }
     };
-    let shown = clients
+    let mut shown = clients
         .iter()
-        .find_map(|(_, client)| client.client_certificate());
+        .map(|(_, client)| client.client_certificate());
+    let shown = shown.find_map(|shown| shown);
     Ok(Servers {
+        topology,
         servers,
-        client_certificate: shown.map(|(certificate, location)| CertificateEnd {
-            location,
-            ends: certificate.ends,
-            notice: certificate.notice,
-        }),
+        unknown,
+        client_certificate: shown.map(|(it, location)| CertificateEnd::new(&it, location)),
     })
 }
 
 impl Server {
-    fn new(config: Arc<NodeConfig>, node: Node) -> Self {
+    fn new(config: Arc<NodeConfig>, node: Node, part: Part) -> Self {
         let location = Location::Fixed(Arc::new(node));
         let connector = Connector::new(config, location, Slots::Settled, Vec::new());
         Self {
+            part,
             connector: Arc::new(connector),
+            slots: None,
         }
     }
 
-    /// Returns the address that the URL has.
+    fn in_cluster(self, slots: Vec<(HashSlot, HashSlot)>) -> Self {
+        Self {
+            slots: Some(slots),
+            ..self
+        }
+    }
+
+    /// Returns the address that the URL has, or that others have announced.
     #[must_use]
     pub fn address(&self) -> String {
         self.connector.node().address.to_string()
@@ -136,6 +216,34 @@ impl Server {
         self.connector.config.user()
     }
 
+    /// Returns whether it belongs to a cluster.
+    #[must_use]
+    pub fn is_in_cluster(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Returns whether it has the slot of a key. Outside of a cluster it has all keys.
+    #[must_use]
+    pub fn has_slot_of(&self, key: &str) -> bool {
+        let slot = slot_of(key.as_bytes());
+        let has = |slots: &Vec<(HashSlot, HashSlot)>| {
+            slots
+                .iter()
+                .any(|(first, last)| (*first..=*last).contains(&slot))
+        };
+        self.slots.as_ref().is_none_or(has)
+    }
+
+    /// Returns a channel for messages about a key. In a cluster it lives where the key lives.
+    #[must_use]
+    pub fn channel(&self, name: &str, key: &str) -> String {
+        if self.is_in_cluster() {
+            format!("{name}{{{}}}", channel_tag(slot_of(key.as_bytes())))
+        } else {
+            name.to_owned()
+        }
+    }
+
     /// Connects and logs in, within the command timeout.
     ///
     /// # Errors
@@ -147,251 +255,12 @@ impl Server {
         let limit = self.connector.config.timeout();
         let logged_in = self.connector.log_in(limit).await?;
         let certificate = logged_in.stream.certificate();
-        Ok(Connection {
-            certificate: certificate.map(|certificate| CertificateEnd {
-                location: self.address(),
-                ends: certificate.ends,
-                notice: certificate.notice,
-            }),
-            speaks_resp3: logged_in.protocol.supports_resp3(),
-            refusal_of_resp3: logged_in.refused_resp3.map(|refused| refused.text()),
-            // Each question has a time limit.
-            pushes: Pushes::new(logged_in.stream, None),
-            asked: 0,
-            has_heard: false,
-            limit,
-        })
-    }
-}
-
-/// A connection to one server. A question that gets no reply in the command timeout fails, and its late reply does no
-/// harm.
-pub struct Connection {
-    /// The certificate that the server has shown.
-    pub certificate: Option<CertificateEnd>,
-    /// There are notifications in RESP3 only.
-    pub speaks_resp3: bool,
-    /// What the server said when it refused RESP3.
-    pub refusal_of_resp3: Option<String>,
-    /// Tagged with the number of the question.
-    pushes: Pushes<u64>,
-    asked: u64,
-    /// A message has arrived while a reply was awaited.
-    has_heard: bool,
-    limit: Duration,
-}
-
-/// Why a command has no reply.
-#[derive(Debug)]
-pub enum AskError {
-    /// The server replied with an error.
-    Refused {
-        /// Its first word, such as `NOPERM`.
-        code: String,
-        /// The words behind it.
-        text: String,
-    },
-    /// The connection broke, or no reply came in time.
-    Broken(io::Error),
-}
-
-impl AskError {
-    fn refused(error: ServerError<'_>) -> Self {
-        Self::Refused {
-            code: error.code().to_owned(),
-            // As it is: `lockctl` escapes it.
-            text: error.detail().chars().take(MAX_ERROR_TEXT).collect(),
-        }
-    }
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused { code, text } => write!(f, "{code} {text}"),
-            Self::Broken(error) if error.kind() == io::ErrorKind::TimedOut => {
-                f.write_str("no reply in time")
-            }
-            Self::Broken(error) => error.fmt(f),
-        }
-    }
-}
-
-impl From<io::Error> for AskError {
-    fn from(error: io::Error) -> Self {
-        Self::Broken(error)
-    }
-}
-
-/// A reply of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// An integer.
-    Integer(i64),
-    /// A string, or a status such as `OK`.
-    Text(Vec<u8>),
-    /// The elements of an array or a set, or the names and values of a map by turns.
-    List(Vec<Self>),
-    /// Nothing, or what locks don't need.
-    Nothing,
-}
-
-impl Reply {
-    fn of(frame: Frame<'_>) -> Self {
-        if let Some(number) = frame.integer() {
-            Self::Integer(number)
-        } else if let Some(text) = frame.text().or_else(|| frame.status()) {
-            Self::Text(text.to_vec())
-        } else if let Some(items) = frame.items() {
-            Self::List(items.map(Self::of).collect())
+        let certificate = certificate.map(|it| CertificateEnd::new(&it, self.address()));
+        let how = if self.is_in_cluster() {
+            Subscribing::Sharded
         } else {
-            Self::Nothing
-        }
-    }
-
-    /// Returns a text.
-    #[must_use]
-    pub fn text(&self) -> Option<&str> {
-        match self {
-            Self::Text(text) => str::from_utf8(text).ok(),
-            _ => None,
-        }
-    }
-
-    /// Returns the bytes of a text.
-    #[must_use]
-    pub fn bytes(&self) -> Option<&[u8]> {
-        match self {
-            Self::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// Returns a number, which some commands reply as a text.
-    #[must_use]
-    pub fn number(&self) -> Option<i64> {
-        match self {
-            Self::Integer(number) => Some(*number),
-            text => text.text()?.parse().ok(),
-        }
-    }
-
-    /// Returns the elements; none of what is no list.
-    #[must_use]
-    pub fn items(&self) -> &[Self] {
-        match self {
-            Self::List(items) => items,
-            _ => &[],
-        }
-    }
-}
-
-impl Connection {
-    /// Sends a command, and returns its reply.
-    ///
-    /// # Errors
-    /// The server refused the command, the connection broke, or no reply came in time.
-    ///
-    /// # Cancel safety
-    /// The server may have run the command.
-    pub async fn ask(&mut self, command: &[impl AsRef<str>]) -> Result<Reply, AskError> {
-        let mut replies = self.ask_all(&[command]).await?;
-        replies.pop().unwrap_or(Ok(Reply::Nothing))
-    }
-
-    /// Sends commands at once, and returns the reply to each.
-    ///
-    /// # Errors
-    /// The connection broke, or a reply didn't come in time.
-    ///
-    /// # Cancel safety
-    /// The server may have run the commands.
-    pub async fn ask_all<W: AsRef<str>>(
-        &mut self,
-        commands: &[impl AsRef<[W]>],
-    ) -> io::Result<Vec<Result<Reply, AskError>>> {
-        let before = self.asked;
-        for command in commands {
-            let Some((name, arguments)) = command.as_ref().split_first() else {
-                continue;
-            };
-            self.asked += 1;
-            self.pushes.send(self.asked, OPERATOR_REPLY, |out| {
-                let mut command = out.command(name.as_ref());
-                for argument in arguments {
-                    command.arg(argument.as_ref());
-                }
-            });
-        }
-        let (asked, limit) = (self.asked, self.limit);
-        let receiving = async {
-            let mut replies = Vec::new();
-            let mut answered = before;
-            while answered < asked {
-                match self.pushes.next().await? {
-                    // Earlier ones came too late.
-                    Push::Reply(number, reply) if number > before => {
-                        answered = number;
-                        replies.push(match reply.error() {
-                            Some(error) => Err(AskError::refused(error)),
-                            None => Ok(Reply::of(reply)),
-                        });
-                    }
-                    Push::Message { .. } => self.has_heard = true,
-                    _ => {}
-                }
-            }
-            Ok(replies)
+            Subscribing::Classic
         };
-        in_time(limit, receiving).await
+        Ok(Connection::new(logged_in, certificate, how, limit))
     }
-
-    /// Subscribes to a channel. Only in RESP3.
-    ///
-    /// # Errors
-    /// The server refused, the connection broke, or no reply came in time.
-    ///
-    /// # Cancel safety
-    /// The channel may stay subscribed.
-    pub async fn subscribe(&mut self, channel: &str) -> Result<(), AskError> {
-        let how = Subscribing::Classic;
-        self.pushes.subscribe(how, channel.into());
-        let pushes = &mut self.pushes;
-        self.has_heard = false;
-        let confirmed = async {
-            loop {
-                match pushes.next().await? {
-                    Push::Subscribed(_, confirmed) if *confirmed == *channel => return Ok(Ok(())),
-                    Push::Refused(_, refused, error) if *refused == *channel => {
-                        return Ok(Err(AskError::refused(error)));
-                    }
-                    _ => {}
-                }
-            }
-        };
-        in_time(self.limit, confirmed).await?
-    }
-
-    /// Waits for a message on the subscribed channel, unless one has arrived since the subscription.
-    ///
-    /// # Errors
-    /// The connection broke, or no message came in time.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    pub async fn message(&mut self) -> Result<(), AskError> {
-        let limit = self.limit;
-        let arriving = async {
-            while !self.has_heard {
-                self.has_heard = matches!(self.pushes.next().await?, Push::Message { .. });
-            }
-            Ok(())
-        };
-        Ok(in_time(limit, arriving).await?)
-    }
-}
-
-async fn in_time<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let done = tokio::time::timeout(limit, work).await;
-    done.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
 }

@@ -27,6 +27,8 @@ use lock_protocol::primary::{
 mod discovery;
 mod link;
 
+#[cfg(feature = "__doctor")]
+pub(super) use link::listed;
 use link::{KnownHere, SentinelLink};
 
 /// The pause between two questions to one Sentinel.

@@ -310,35 +310,6 @@ fn doctor_without_a_server_has_nothing_to_check() {
     assert!(!outcome.stderr.contains("wrong@"), "{outcome:?}");
 }
 
-/// It does not connect: no server has these addresses.
-#[test]
-fn doctor_names_the_address_to_give_for_urls_of_more_than_a_server() {
-    for (url, advice) in [
-        (
-            "redis+sentinel://:secret@h/s",
-            "the primary, which a Sentinel names",
-        ),
-        (
-            "redis-sentinel://:secret@h?sentinelMasterId=s",
-            "the primary",
-        ),
-        (
-            "rediss+cluster://:secret@h",
-            "each primary, whose INFO it checks",
-        ),
-        ("redis+quorum://:secret@a,b,c", "each server"),
-    ] {
-        let doctor = Lockctl::new(&["doctor"]).env("DISTRIBUTED_LOCK_URL", url);
-        let Outcome { code, stderr, .. } = doctor.run();
-        assert_eq!(code, Some(78), "{url}: {stderr}");
-        let begin = "lockctl: doctor checks one server: give it the address of ";
-        let given = stderr.strip_prefix(begin);
-        let given = given.unwrap_or_else(|| panic!("{url}: {stderr}"));
-        assert!(given.starts_with(advice), "{url}: {stderr}");
-        assert!(!stderr.contains("secret"), "{url}: {stderr}");
-    }
-}
-
 /// The library connects to such a server, and so does `doctor`.
 #[test]
 fn doctor_of_a_server_without_resp3_passes() {

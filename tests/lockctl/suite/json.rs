@@ -82,6 +82,11 @@ fn json_matches_schema() {
     collect(&["show", NAME]);
     collect(&["list", "-q"]);
     collect(&["doctor"]);
+    // One of its servers is down.
+    let second = RedisServer::start();
+    let hosts = [server.address(), second.address()].map(|it| it.to_string());
+    let quorum = format!("redis+quorum://{},127.0.0.1:1", hosts.join(","));
+    collect(&["--url", &quorum, "doctor"]);
     collect(&["--url", "redis://127.0.0.1:1", "list", "-v"]);
     holder.wait();
     waiter.line("ran");

@@ -8,6 +8,7 @@ mod container;
 mod doctor;
 mod doctor_rights;
 mod doctor_tls;
+mod doctor_topologies;
 mod escapes;
 mod exclusion;
 mod exit_codes;

@@ -84,6 +84,12 @@ pub(super) fn probes(names: &Names) -> Vec<Probe> {
         companion("del", &["DEL", queue]),
         lock("publish", &["PUBLISH", channel, "lockctl doctor"]),
         lock("pubsub|numsub", &["PUBSUB NUMSUB", channel]),
+        lock("spublish", &["SPUBLISH", channel, "lockctl doctor"]),
+        lock("pubsub|shardnumsub", &["PUBSUB SHARDNUMSUB", channel]),
+        lock("cluster|slots", &["CLUSTER SLOTS"]),
+        lock("cluster|info", &["CLUSTER INFO"]),
+        lock("cluster|myid", &["CLUSTER MYID"]),
+        lock("asking", &["ASKING"]),
         lock("scan", &["SCAN", "0", "COUNT", "1"]),
     ]
 }

@@ -30,6 +30,24 @@ fn rights_are_those_of_the_guide() {
     assert_eq!(operator, guide("operator"));
 }
 
+/// The guide adds these to the rights of a lock on one server. It ends a subscription with a command that `doctor`
+/// doesn't need, because its connection ends.
+#[test]
+fn rights_in_a_cluster_are_those_of_the_guide() {
+    let page = include_str!("../../../../lock-core/docs/topologies.md");
+    let (_, block) = page.split_once("redis-cli ACL SETUSER locks ").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let words = block.split_whitespace();
+    let words = words.map(|word| word.trim_matches('\''));
+    let guide: BTreeSet<_> = words
+        .filter_map(|word| word.strip_prefix('+'))
+        .filter(|right| *right != "sunsubscribe")
+        .collect();
+    let mut needed = [CLUSTER, SPARED_IN_CLUSTER, NOTIFY_IN_CLUSTER].concat();
+    needed.retain(|right| !NOTIFY.contains(right));
+    assert_eq!(guide, needed.into_iter().collect());
+}
+
 /// Each right is probed, except the one that has a check of its own.
 #[test]
 fn each_right_has_a_probe() {
@@ -46,11 +64,17 @@ fn each_right_has_a_probe() {
         SHARED_NEXT,
         FOREIGN,
         DOCTOR,
+        CLUSTER,
+        SPARED_IN_CLUSTER,
+        NOTIFY_IN_CLUSTER,
+        NOTIFY_NEXT_IN_CLUSTER,
+        QUORUM,
     ]
     .concat()
     {
         let is_probed = probes.iter().any(|probe| probe.right == right);
-        assert!(is_probed || right == "subscribe", "{right}");
+        let is_channel = ["subscribe", "ssubscribe"].contains(&right);
+        assert!(is_probed || is_channel, "{right}");
     }
 }
 
@@ -58,6 +82,7 @@ fn each_right_has_a_probe() {
 fn each_missing_right_is_named_once() {
     let rights = Rights {
         user: "x".to_owned(),
+        needs: Needs::OF_ONE,
         commands: vec![
             ("get", Lack::Right),
             ("pexpire", Lack::Command),

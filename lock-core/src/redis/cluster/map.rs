@@ -36,7 +36,7 @@ pub(super) fn ids_by(own_id: Option<&str>, reply: Reply<'_>) -> HashSet<String> 
     }
 }
 
-fn slot(reply: Reply<'_>) -> Option<HashSlot> {
+pub(super) fn slot(reply: Reply<'_>) -> Option<HashSlot> {
     let slot = reply.integer()?.try_into().ok()?;
     (slot < SLOTS).then_some(slot)
 }

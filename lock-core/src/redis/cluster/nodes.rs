@@ -68,7 +68,7 @@ pub(in crate::redis) struct ClusterNodes {
 const IN_USE: Duration = Duration::from_secs(10);
 
 /// How many nodes a cluster may have, with those that only a redirection has named. Redis advises against more.
-pub(super) const MAX_NODES: usize = 1_000;
+pub(in crate::redis) const MAX_NODES: usize = 1_000;
 
 /// What a node has told of the cluster.
 pub(super) struct Told {

@@ -319,8 +319,8 @@ fn address_of_pair(reply: Reply<'_>) -> Option<NodeAddress> {
     Some(NodeAddress::Tcp(host.to_owned(), port.parse().ok()?))
 }
 
-/// Reads one Sentinel of a list.
-fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAddress>> {
+/// Reads one Sentinel of a list, or one replica.
+pub(in crate::redis) fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAddress>> {
     let port = field(reply, "port")?.parse().ok()?;
     Some(ListedSentinel {
         address: NodeAddress::Tcp(field(reply, "ip")?.to_owned(), port),

@@ -1,0 +1,317 @@
+//! `doctor` behind Sentinels, in a cluster and at a quorum: one report for each server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use test_support::sentinel::SERVICE;
+use test_support::tls::shown;
+use test_support::{Authority, FrozenClock, RedisCluster, RedisServer, Reply, SentinelService};
+
+use crate::program::{Lockctl, Outcome};
+
+/// The findings of a run, by server.
+#[derive(Debug)]
+struct Findings {
+    code: i32,
+    /// The kind of each server, by its address.
+    kinds: BTreeMap<String, String>,
+    /// The checks of each server, by its address; those of all servers are at "".
+    checks: BTreeMap<String, BTreeMap<String, Value>>,
+}
+
+impl Findings {
+    fn of(url: &str, flags: &[&str]) -> Self {
+        let outcome = doctor(url, &[&["--json"], flags].concat());
+        assert_eq!(outcome.stderr, "");
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut findings = Self {
+            code: outcome.code.unwrap(),
+            kinds: BTreeMap::new(),
+            checks: BTreeMap::new(),
+        };
+        for node in report["nodes"].as_array().unwrap() {
+            let kind = text(&node["kind"]);
+            let earlier = findings.kinds.insert(text(&node["address"]), kind);
+            assert_eq!(earlier, None, "each server has one report: {report:#}");
+        }
+        for check in report["checks"].as_array().unwrap() {
+            assert_ne!(check["means"], "", "{check}");
+            let of_node = findings.checks.entry(text(&check["node"])).or_default();
+            of_node.insert(text(&check["id"]), check.clone());
+        }
+        findings
+    }
+
+    /// The servers of this kind.
+    fn of_kind(&self, kind: &str) -> BTreeSet<String> {
+        let found = self.kinds.iter().filter(|(_, known)| *known == kind);
+        found.map(|(address, _)| address.clone()).collect()
+    }
+
+    /// The servers and checks of this level.
+    fn at_level(&self, level: &str) -> Vec<(&str, &str)> {
+        let mut found = Vec::new();
+        for (address, checks) in &self.checks {
+            let of_level = checks.iter().filter(|(_, check)| check["level"] == level);
+            found.extend(of_level.map(|(id, _)| (address.as_str(), id.as_str())));
+        }
+        found
+    }
+
+    fn text(&self, address: &str, id: &str) -> &str {
+        let check = self.checks.get(address).and_then(|checks| checks.get(id));
+        let check = check.unwrap_or_else(|| panic!("no `{id}` of `{address}` in {self:#?}"));
+        check["text"].as_str().unwrap()
+    }
+}
+
+fn doctor(url: &str, flags: &[&str]) -> Outcome {
+    let lockctl = Lockctl::new(&[&["doctor"], flags].concat());
+    lockctl.env("DISTRIBUTED_LOCK_URL", url).run()
+}
+
+fn addresses<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> BTreeSet<String> {
+    let servers = servers.into_iter();
+    servers.map(|server| server.address().to_string()).collect()
+}
+
+#[test]
+fn each_server_behind_sentinels_has_a_report() {
+    let service = SentinelService::start();
+    let findings = Findings::of(&service.url(), &[]);
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    let (primary, replicas) = service.servers().split_first().unwrap();
+    assert_eq!(findings.of_kind("primary"), addresses([primary]));
+    assert_eq!(findings.of_kind("replica"), addresses(replicas));
+    assert_eq!(findings.of_kind("sentinel"), addresses(service.sentinels()));
+    let primary = primary.address().to_string();
+    assert_eq!(findings.text(&primary, "topology"), "behind Sentinels");
+    assert_eq!(
+        findings.text(&primary, "probe"),
+        "acquired, renewed and released a lock"
+    );
+    for replica in replicas {
+        let address = replica.address().to_string();
+        assert_eq!(findings.text(&address, "role"), "replica");
+        assert_eq!(
+            findings.text(&address, "replication"),
+            "connected to its primary"
+        );
+        // A failover needs its user too.
+        findings.text(&address, "app_rights");
+    }
+    for sentinel in service.sentinels() {
+        let address = sentinel.address().to_string();
+        assert_eq!(findings.text(&address, "names_primary"), primary);
+    }
+    assert_eq!(findings.at_level("fail"), []);
+
+    // Only one Sentinel is named, and the others are learned from it.
+    let sentinel = service.sentinels()[0].address();
+    let url = format!("redis+sentinel://{sentinel}/{SERVICE}");
+    let learned = Findings::of(&url, &[]);
+    assert_eq!(learned.kinds, findings.kinds);
+
+    // One server that is down is a finding about it, and the others have their reports.
+    let replica = &replicas[0];
+    replica.kill9();
+    let address = replica.address().to_string();
+    let outcome = doctor(&service.url(), &[]);
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    for text in [
+        format!("{primary}, primary\nok    reachable        {primary}, 20 pings"),
+        format!(
+            "{address}, replica\nFAIL  reachable        cannot connect to the lock server at {address} (connection refused) \
+             (the Sentinels announced this address; if this client reaches the server at another one, set \
+             --address-map)"
+        ),
+        format!("\n{address}: not fit for locks: 1 defect\n\n"),
+        format!(
+            "\nservice `{SERVICE}` (3 servers, 3 Sentinels): not fit for locks: 1 defect, and "
+        ),
+        format!("; see {address}\n"),
+    ] {
+        assert!(outcome.stdout.contains(&text), "{text}: {}", outcome.stdout);
+    }
+    let findings = Findings::of(&service.url(), &[]);
+    assert_eq!(findings.at_level("fail"), [(address.as_str(), "reachable")]);
+    assert_eq!(findings.kinds.len(), 6);
+}
+
+#[test]
+fn sentinels_and_servers_with_tls_are_reached() {
+    let authority = Authority::new();
+    let service = SentinelService::start_tls(&authority, &authority.server());
+    let url = format!(
+        "{}?ssl_ca_certs={}",
+        service.tls_url(),
+        shown(&authority.ca())
+    );
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    assert_eq!(findings.kinds.len(), 6);
+    for address in findings.kinds.keys() {
+        assert_eq!(findings.text(address, "tls"), "TLS");
+        let text = findings.text(address, "certificate");
+        assert!(text.ends_with("Z, for 29 days"), "{text}");
+    }
+}
+
+#[test]
+fn unknown_service_is_a_finding_about_each_sentinel() {
+    let service = SentinelService::start();
+    let url = service.url().replace(SERVICE, "other");
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.code, 1);
+    assert_eq!(findings.kinds.len(), 3);
+    for address in addresses(service.sentinels()) {
+        assert_eq!(
+            findings.text(&address, "names_primary"),
+            "it knows no service `other`"
+        );
+    }
+    assert!(findings.at_level("fail").contains(&("", "nodes")));
+}
+
+#[test]
+fn each_node_of_a_cluster_has_a_report() {
+    let cluster = RedisCluster::start();
+    // By one node, under a name that no other node knows.
+    let port = cluster.nodes()[0].port();
+    let findings = Findings::of(&format!("redis+cluster://localhost:{port}"), &[]);
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    let known: BTreeSet<_> = findings.kinds.keys().cloned().collect();
+    assert_eq!(known, addresses(cluster.nodes()));
+    assert_eq!(findings.of_kind("primary").len(), 3);
+    for primary in findings.of_kind("primary") {
+        assert_eq!(findings.text(&primary, "topology"), "a node of a cluster");
+        // A lock that lives there, and a message on a sharded channel.
+        for (id, text) in [
+            ("probe", "acquired, renewed"),
+            ("notifications", "arrived after"),
+        ] {
+            assert!(
+                findings.text(&primary, id).starts_with(text),
+                "{findings:#?}"
+            );
+        }
+    }
+    assert_eq!(findings.of_kind("replica").len(), 3);
+    assert_eq!(findings.at_level("fail"), []);
+
+    let owner = cluster.owner_of("lock:a");
+    let replica = cluster.replica_of(owner);
+    replica.kill9();
+    let address = replica.address().to_string();
+    let findings = Findings::of(&cluster.url(), &[]);
+    assert_eq!(findings.code, 1);
+    assert_eq!(findings.at_level("fail"), [(address.as_str(), "reachable")]);
+}
+
+#[test]
+fn rights_in_a_cluster_are_those_of_a_cluster() {
+    let cluster = RedisCluster::start();
+    let mut command = test_support::guide::acl_command("locks");
+    let more = ["+cluster|slots", "+cluster|info", "+ssubscribe", "+asking"];
+    command.extend(more.map(ToOwned::to_owned));
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&command), Reply::Status("OK".into()));
+    }
+    let url = cluster.url().replace("://", "://locks:secret@");
+    let findings = Findings::of(&url, &["--role", "app"]);
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    for primary in findings.of_kind("primary") {
+        assert_eq!(
+            findings.text(&primary, "app_rights"),
+            "the user `locks` may acquire, renew and release; locks work without +cluster|myid"
+        );
+        assert_eq!(
+            findings.text(&primary, "notifications"),
+            "the user lacks +spublish, +pubsub|shardnumsub"
+        );
+    }
+    let one = cluster.owner_of("lock:a");
+    one.cli(&["ACL", "SETUSER", "locks", "-cluster|info"]);
+    let findings = Findings::of(&url, &["--role", "app"]);
+    let address = one.address().to_string();
+    assert_eq!(
+        findings.at_level("fail"),
+        [(address.as_str(), "app_rights")]
+    );
+    assert_eq!(
+        findings.text(&address, "app_rights"),
+        "the user `locks` cannot acquire: it lacks +cluster|info"
+    );
+}
+
+#[test]
+fn each_server_of_a_quorum_has_a_report() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let clock = FrozenClock::at(now.as_micros().try_into().unwrap());
+    clock.run_ahead_by(0);
+    let start = || RedisServer::options().clock(&clock).start();
+    let servers = [start(), start(), start()];
+    let hosts: Vec<_> = servers.iter().map(|it| it.address().to_string()).collect();
+    let url = format!("redis+quorum://{}", hosts.join(","));
+    // A server that has just started may have forgotten locks.
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.at_level("fail"), [("", "probe")]);
+    // Longer ago than the quarantine.
+    clock.run_ahead_by(120_000_000);
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.of_kind("member"), addresses(&servers));
+    assert_eq!(
+        findings.text("", "probe"),
+        "acquired, renewed and released a lock"
+    );
+    for host in &hosts {
+        assert_eq!(findings.text(host, "topology"), "a server of a quorum");
+        assert!(findings.text(host, "notifications").starts_with("arrived"));
+        assert!(!findings.checks[host].contains_key("probe"));
+    }
+    // A majority is left.
+    let dead = &hosts[2];
+    servers[2].kill9();
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.code, 1);
+    assert!(findings.at_level("fail").contains(&(dead, "reachable")));
+    assert_eq!(findings.checks[""]["probe"]["level"], "ok");
+}
+
+/// As the other commands end.
+#[test]
+fn servers_of_which_none_can_be_reached_have_nothing_to_check() {
+    let service = SentinelService::start();
+    for server in service.sentinels() {
+        server.kill9();
+    }
+    let list = Lockctl::new(&["list"]).env("DISTRIBUTED_LOCK_URL", service.url());
+    let (list, doctor) = (list.run(), doctor(&service.url(), &[]));
+    assert_eq!((doctor.code, &*doctor.stdout), (Some(69), ""), "{doctor:?}");
+    assert_eq!(doctor.code, list.code);
+    assert!(
+        doctor.stderr.contains("no Sentinel of the service"),
+        "{doctor:?}"
+    );
+}
+
+/// A slot map that a node has lost, or a service that the URL takes for a cluster.
+#[test]
+fn server_that_is_no_cluster_fails_as_one() {
+    let server = RedisServer::start();
+    let url = format!("redis+cluster://{}", server.address());
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.code, 1, "{findings:#?}");
+    assert!(findings.at_level("fail").contains(&("", "nodes")));
+    let text = findings.text("", "nodes");
+    assert!(
+        text.contains("does not tell the slots of the cluster"),
+        "{text}"
+    );
+    assert_eq!(
+        findings.text(&server.address().to_string(), "topology"),
+        "not in the slot map of the cluster"
+    );
+}

@@ -59,10 +59,6 @@ pub(crate) const DEFAULT_PREFIX: &str = "lock:";
 /// The flags of all commands.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each of them is a flag of the command line"
-)]
 pub(crate) struct GlobalArgs {
     /// The server: redis://[user:password@]host[:port][/db], unix:///path, redis+sentinel://host,host/service,
     /// redis+cluster://host,host or redis+quorum://host,host,host; with TLS rediss:// and rediss+..://. The scheme
@@ -119,9 +115,9 @@ pub(crate) struct GlobalArgs {
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
 
-    /// Whether the URL was an argument, and not a variable.
+    /// Where the URL comes from.
     #[arg(skip)]
-    pub(crate) url_is_argument: bool,
+    pub(crate) url_from: UrlFrom,
 }
 
 impl GlobalArgs {
@@ -142,12 +138,22 @@ impl GlobalArgs {
 
     /// Names the place where the URL was set.
     pub(crate) fn url_source(&self) -> &'static str {
-        if self.url_is_argument {
-            "--url"
-        } else {
-            "DISTRIBUTED_LOCK_URL"
+        match self.url_from {
+            UrlFrom::Variable => "DISTRIBUTED_LOCK_URL",
+            UrlFrom::Flag => "--url",
+            UrlFrom::Address => "the address in the arguments",
         }
     }
+}
+
+/// Where a URL comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum UrlFrom {
+    #[default]
+    Variable,
+    Flag,
+    /// `doctor` made it of an address without a scheme.
+    Address,
 }
 
 /// When to use colours.
@@ -300,9 +306,16 @@ pub(crate) struct WatchArgs {
 /// Of Sentinels, a cluster or a quorum, each server is checked: also the replicas, which a failover makes primaries,
 /// and the Sentinels. One that cannot be reached is a failed check; if none can, the exit code says why.
 ///
+/// With an address instead of a URL, it tries how the server wants to be reached, and says which URL to use.
+///
 /// Example: lockctl doctor --role app
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
+    /// The address of a server whose URL is not known: [user:password@]host[:port][?parameters]. It is tried with TLS and
+    /// without, and may be a server, a node of a cluster or a Sentinel
+    #[arg(value_name = "HOST:PORT")]
+    pub(crate) address: Option<String>,
+
     /// Counts warnings as failures
     #[arg(long)]
     pub(crate) strict: bool,
@@ -363,10 +376,13 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     let mut cli = Cli::from_arg_matches(&matches)?;
     let is_argument =
         |matches: &clap::ArgMatches| matches.value_source("url") == Some(ValueSource::CommandLine);
-    cli.global.url_is_argument = is_argument(&matches)
+    let is_flag = is_argument(&matches)
         || matches
             .subcommand()
             .is_some_and(|(_, matches)| is_argument(matches));
+    if is_flag {
+        cli.global.url_from = UrlFrom::Flag;
+    }
     // An empty variable is the same as none.
     cli.global.url = cli.global.url.take().filter(|url| !url.is_empty());
     Ok(cli)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{LockError, LockManager, LockManagerBuilder};
 
-use crate::args::GlobalArgs;
+use crate::args::{GlobalArgs, UrlFrom};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -54,7 +54,7 @@ pub(crate) fn url<'a>(global: &'a GlobalArgs, output: &Output) -> Result<&'a str
             "no server is configured; set DISTRIBUTED_LOCK_URL, or pass --url",
         ));
     };
-    if global.url_is_argument && has_password(url) {
+    if global.url_from != UrlFrom::Variable && has_password(url) {
         output.note(
             "warning: the password is visible in the process list; set DISTRIBUTED_LOCK_URL instead",
         );

@@ -11,12 +11,13 @@ use lock_core::doctor::Topology;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::args::{DoctorArgs, GlobalArgs};
+use crate::args::{DoctorArgs, GlobalArgs, UrlFrom};
 use crate::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 
+mod address;
 mod certificate;
 mod check;
 mod connection;
@@ -30,6 +31,7 @@ mod rights;
 mod sentinel;
 mod server;
 
+use address::Address;
 use check::{Check, Level};
 use names::Names;
 use node::{Context, Examined};
@@ -45,11 +47,11 @@ pub(crate) async fn run(
     args: &DoctorArgs,
     output: &Output,
 ) -> Result<Exit, Failure> {
-    let url = connect::url(global, output)?;
-    let found = connect::builder(url, global)?.servers(url).await;
+    let (url, global, address) = target(global, args, output).await?;
+    let found = connect::builder(&url, &global)?.servers(&url).await;
     let context = Arc::new(Context {
-        found: found.map_err(|error| connect::failure(global, &error))?,
-        locks: Locks::new(url, global),
+        found: found.map_err(|error| connect::failure(&global, &error))?,
+        locks: Locks::new(&url, &global),
         global: global.clone(),
         args: args.clone(),
     });
@@ -58,15 +60,43 @@ pub(crate) async fn run(
         && examined.iter().all(|it| it.unreachable.is_some())
     {
         // The error of the library is about all of them.
-        let failed = connect::to(url, global, None).await.err();
-        return Err(failed.unwrap_or_else(|| connect::failure(global, error)));
+        let failed = connect::to(&url, &global, None).await.err();
+        return Err(failed.unwrap_or_else(|| connect::failure(&global, error)));
     }
-    let of_all = of_all(&context, &examined).await;
+    let mut of_all = of_all(&context, &examined).await;
+    of_all.extend(address.map(|address| address.check(&context.found, &global)));
     report::write(
         &Report::new(&context.found, &examined, &of_all),
         args,
         output,
     )
+}
+
+/// Returns the URL, and where it comes from. For an address, the URL is found first.
+async fn target(
+    global: &GlobalArgs,
+    args: &DoctorArgs,
+    output: &Output,
+) -> Result<(String, GlobalArgs, Option<Address>), Failure> {
+    let mut global = global.clone();
+    if let Some(text) = &args.address {
+        if global.url_from == UrlFrom::Flag {
+            let text = "an address and --url: pass one of them";
+            return Err(Failure::new(Exit::Usage, "usage", text));
+        }
+        global.url = Some(format!("redis://{text}"));
+        global.url_from = UrlFrom::Address;
+    }
+    // The warnings about a URL are also those about an address.
+    let mut url = connect::url(&global, output)?.to_owned();
+    let mut address = None;
+    if let Some(text) = &args.address {
+        let found = Address::find(text, &global).await?;
+        url = found.url();
+        global.url = Some(url.clone());
+        address = Some(found);
+    }
+    Ok((url, global, address))
 }
 
 /// Checks each server. Returns what was found in the order of the servers.

@@ -104,6 +104,7 @@ fn usual_meaning(id: &str) -> &'static str {
         "queue_orphans" => "no free lock has waiters that do not take it",
         "tls" => "nobody else reads the password",
         "replication" => "a failover to it keeps the locks that it has received",
+        "url" => "services connect with it",
         "nodes" => "what is not known is not checked",
         "time_limit" => "the server is too slow for locks, or has very many keys",
         "names_primary" => "clients find the primary through the Sentinels",

@@ -6,6 +6,7 @@ mod assets;
 mod cluster;
 mod container;
 mod doctor;
+mod doctor_address;
 mod doctor_rights;
 mod doctor_tls;
 mod doctor_topologies;

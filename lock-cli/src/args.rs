@@ -320,6 +320,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) strict: bool,
 
+    /// How many instances of a service will connect: compares their connections, and those that are open, with maxclients
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
+    pub(crate) instances: u32,
+
     /// Fails if the user lacks a right of this role. By default, the rights of one of the roles suffice
     #[arg(long, value_enum, value_name = "ROLE")]
     pub(crate) role: Option<Role>,

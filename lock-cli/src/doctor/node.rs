@@ -10,6 +10,7 @@ use super::connection::{clock, greeting, info, reachable, role};
 use super::info::Info;
 use super::probe::{self, Locks};
 use super::rights::{self, Rights};
+use super::server::Expected;
 use super::{certificate, keys, sentinel, server};
 use crate::args::{DoctorArgs, GlobalArgs};
 use crate::connect;
@@ -60,7 +61,7 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
             return;
         }
     };
-    checks.push(reachable(&mut connection, &at.address()).await);
+    checks.push(reachable(&mut connection, &at.reached_at()).await);
     if checks[0].level == Level::Fail {
         return;
     }
@@ -70,6 +71,10 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
         Err(_) => greeting(&mut connection).await,
     };
     let role = role(&mut connection).await;
+    let expected = Expected {
+        each: at.connections(),
+        instances: context.args.instances,
+    };
     if at.part == Part::Sentinel {
         checks.push(server::role(
             role.as_deref().or(mode(&known)),
@@ -81,7 +86,7 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
             checks
                 .push(sentinel::names_primary(&mut connection, service, primary.as_deref()).await);
         }
-        checks.extend(info.iter().map(server::clients));
+        checks.extend(info.iter().map(|info| server::clients(info, expected)));
         checks.extend(way(at, &connection));
         return;
     }
@@ -91,7 +96,7 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
     // Another server has no locks to check, and replies to few commands.
     let has_locks = checks.iter().all(|check| check.level != Level::Fail);
     match &info {
-        Ok(info) => checks.extend(server::of_info(info, at.part)),
+        Ok(info) => checks.extend(server::of_info(info, at.part, expected)),
         Err(error) => checks.extend(without_info(error, at.part)),
     }
     checks.extend(clock(&mut connection).await);

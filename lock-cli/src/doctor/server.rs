@@ -158,7 +158,7 @@ pub(super) fn of_info_ids(part: Part) -> [&'static str; 5] {
 }
 
 /// Runs the checks that need INFO.
-pub(super) fn of_info(info: &Info, part: Part) -> Vec<Check> {
+pub(super) fn of_info(info: &Info, part: Part, expected: Expected) -> Vec<Check> {
     let replication = if part == Part::Replica {
         replication(info)
     } else {
@@ -169,7 +169,7 @@ pub(super) fn of_info(info: &Info, part: Part) -> Vec<Check> {
         memory(info),
         persistence(info),
         replication,
-        clients(info),
+        clients(info, expected),
     ]
 }
 
@@ -221,16 +221,32 @@ fn memory(info: &Info) -> Check {
     level_of("memory", share, text).means(full).advice(advice)
 }
 
-pub(super) fn clients(info: &Info) -> Check {
+/// The connections of a service.
+#[derive(Clone, Copy)]
+pub(super) struct Expected {
+    /// Of one instance.
+    pub(super) each: u64,
+    pub(super) instances: u32,
+}
+
+pub(super) fn clients(info: &Info, expected: Expected) -> Check {
     let connected = info.number::<u64>("connected_clients").unwrap_or(0);
-    let Some(limit) = info.number::<u64>("maxclients").filter(|limit| *limit > 0) else {
-        return Check::ok("clients", format!("{connected} connected"));
+    let Expected { each, instances } = expected;
+    let more = each.saturating_mul(instances.into());
+    let expected = match instances {
+        1 => format!("an instance of a service opens up to {more}"),
+        _ => format!("{instances} instances of a service open up to {more}"),
     };
-    let share = percent(connected, limit);
-    let text = format!("{connected} of {limit} connected");
+    let Some(limit) = info.number::<u64>("maxclients").filter(|limit| *limit > 0) else {
+        return Check::ok("clients", format!("{connected} connected; {expected}"));
+    };
+    let share = percent(connected.saturating_add(more), limit);
+    let text = format!("{connected} of {limit} connected; {expected}");
     level_of("clients", share, text)
-        .means("each manager needs one connection for each runtime, and two more")
-        .advice("raise maxclients, or close connections")
+        .means("a server that is full refuses connections, and a service without one gets no lock")
+        .advice(
+            "raise maxclients, or close connections; instances that run already are counted twice",
+        )
 }
 
 fn level_of(id: &'static str, share: u64, text: String) -> Check {
@@ -423,8 +439,13 @@ mod tests {
         for (used, expected) in [(10, Level::Ok), (80, Level::Warn), (95, Level::Fail)] {
             let info = Info::parse(&format!("used_memory:{used}\r\nmaxmemory:100\r\n"));
             assert_eq!(level(&memory(&info)), expected, "{used}");
-            let info = Info::parse(&format!("connected_clients:{used}\nmaxclients:100\n"));
-            assert_eq!(level(&clients(&info)), expected, "{used}");
+            let connected = used - 6;
+            let info = Info::parse(&format!("connected_clients:{connected}\nmaxclients:100\n"));
+            let more = Expected {
+                each: 3,
+                instances: 2,
+            };
+            assert_eq!(level(&clients(&info, more)), expected, "{used}");
         }
     }
 

@@ -31,6 +31,12 @@ mod discovery;
 pub use connection::{AskError, Connection, Reply};
 use discovery::{behind_sentinels, in_cluster};
 
+/// How many connections a manager opens to a server in a program with one runtime: one for commands, one for its background
+/// worker, and one for messages once a caller waits.
+const TO_A_SERVER: u64 = 3;
+/// How many it opens to a Sentinel.
+const TO_A_SENTINEL: u64 = 1;
+
 /// The servers of a deployment.
 pub struct Servers {
     /// How they belong together.
@@ -187,6 +193,22 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> String {
         self.connector.node().address.to_string()
+    }
+
+    /// Returns the address at which a connection has reached it, and the announced one if that is another.
+    #[must_use]
+    pub fn reached_at(&self) -> String {
+        self.connector.node().text().to_string()
+    }
+
+    /// Returns how many connections to it a manager opens in a program with one runtime. A failover makes a replica the
+    /// primary.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        match self.part {
+            Part::Sentinel => TO_A_SENTINEL,
+            _ => TO_A_SERVER,
+        }
     }
 
     /// Returns the host; `None` for a Unix socket.

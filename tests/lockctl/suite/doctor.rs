@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use test_support::fixtures::SOON;
+use test_support::fixtures::{NAME, SOON, queue_length};
 use test_support::stand_in::{HelloRefusal, Quirk};
 use test_support::{Direction, FrozenClock, Proxy, RedisServer, StandIn, eventually};
 
+use crate::admin::hold;
 use crate::program::{Lockctl, Outcome};
 
 /// The findings of a run.
@@ -124,7 +126,7 @@ fn doctor_names_each_defect() {
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
 
     server.cli(&["CONFIG", "SET", "maxclients", "40"]);
-    let connections: Vec<_> = (0..35).map(|_| server.connect().unwrap()).collect();
+    let connections: Vec<_> = (0..31).map(|_| server.connect().unwrap()).collect();
     eventually(SOON, || {
         Findings::on(&server).ids("warn") == ["clients", "persistence"]
     });
@@ -143,6 +145,51 @@ fn doctor_names_each_defect() {
 
     let node = on(&["--cluster-enabled", "yes"]);
     Findings::on(&node).fails_only("topology");
+}
+
+/// A service with many instances may not fit, although few clients are connected.
+#[test]
+fn doctor_counts_the_connections_of_all_instances() {
+    let server = RedisServer::options()
+        .args(["--maxclients", "1000"])
+        .start();
+    let findings = Findings::of(&server.url(), &["--instances", "270"]);
+    assert!(
+        findings.ids("warn").contains(&"clients"),
+        "{:#?}",
+        findings.checks
+    );
+    let text = findings.text("clients");
+    let end = " of 1000 connected; 270 instances of a service open up to 810";
+    assert!(text.ends_with(end), "{text}");
+    Findings::of(&server.url(), &["--instances", "400"]).fails_only("clients");
+    let outcome = Lockctl::on(&server, &["doctor", "--instances", "0"]).run();
+    assert_eq!(outcome.code, Some(64), "{outcome:?}");
+}
+
+/// The number is one of the library, which it must not change alone.
+#[test]
+fn instance_opens_as_many_connections_as_doctor_expects() {
+    let server = RedisServer::start();
+    let text = Findings::on(&server).text("clients").to_owned();
+    let (_, expected) = text.rsplit_once(" opens up to ").unwrap();
+    let holder = hold(&server, NAME, "web-1:42");
+    let flags = [
+        "run", "--name", NAME, "--label", "web-2:7", "--wait", "1m", "--ttl", "1s", "--", "sleep",
+        "60",
+    ];
+    let instance = Lockctl::on(&server, &flags).start();
+    eventually(SOON, || queue_length(&server) == 1);
+    // The instance has waited, and renews its lock: it has all of its connections.
+    holder.signal(Signal::TERM);
+    holder.wait();
+    let count = || {
+        let list = server.cli(&["CLIENT", "LIST"]);
+        let of_instance = list.text().matches(" name=lock:web-2:7:");
+        of_instance.count()
+    };
+    eventually(SOON, || count() == expected.parse::<usize>().unwrap());
+    drop(instance);
 }
 
 #[test]

@@ -280,6 +280,46 @@ fn each_server_of_a_quorum_has_a_report() {
     assert_eq!(findings.checks[""]["probe"]["level"], "ok");
 }
 
+/// As in containers: the nodes announce names that only they can resolve.
+#[test]
+fn announced_addresses_are_reached_as_a_service_reaches_them() {
+    let cluster = RedisCluster::start_with(|at, options| {
+        options
+            .args(["--cluster-announce-hostname", &format!("node-{at}.invalid")])
+            .args(["--cluster-preferred-endpoint-type", "hostname"])
+    });
+    let url = format!("redis+cluster://{}", cluster.nodes()[0].address());
+    let ports = cluster.nodes().iter().map(RedisServer::port).enumerate();
+    let announced = |(at, port)| (format!("node-{at}.invalid:{port}"), port);
+    let announced: Vec<_> = ports.map(announced).collect();
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(findings.code, 1);
+    let primaries = findings.of_kind("primary");
+    assert_eq!(primaries.len(), 3, "{findings:#?}");
+    for primary in &primaries {
+        let text = findings.text(primary, "reachable");
+        assert!(text.contains(primary), "{text}");
+        let advice = "the cluster announced this address; if this client reaches the server at another one, set \
+            --address-map";
+        assert!(text.contains(advice), "{text}");
+    }
+    let map = announced
+        .iter()
+        .map(|(name, port)| format!("{name}=127.0.0.1:{port}"));
+    let map = map.collect::<Vec<_>>().join(",");
+    let findings = Findings::of(&url, &["--address-map", &map]);
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    assert_eq!(findings.of_kind("primary"), primaries);
+    for (name, port) in announced
+        .iter()
+        .filter(|(name, _)| primaries.contains(name))
+    {
+        let text = findings.text(name, "reachable");
+        let begin = format!("127.0.0.1:{port} (announced as {name}), 20 pings");
+        assert!(text.starts_with(&begin), "{text}");
+    }
+}
+
 /// As the other commands end.
 #[test]
 fn servers_of_which_none_can_be_reached_have_nothing_to_check() {

@@ -18,17 +18,20 @@ pub(super) async fn reachable(connection: &mut Connection, address: &str) -> Che
         let sent = Instant::now();
         // A user without +ping gets an error, which takes as long.
         if let Err(AskError::Broken(error)) = connection.ask(&["PING"]).await {
-            let error = AskError::Broken(error);
-            return Check::fail(
-                "reachable",
-                format!("lost the connection to {address} ({error})"),
-            )
-            .means("locks on this server fail or come late")
-            .advice("check the server's load and the network, or raise --timeout");
+            return lost(address, error);
         }
         times.push(sent.elapsed());
     }
     server::reachable(times, address)
+}
+
+/// The finding about a server that has stopped replying, or that sends what is no reply.
+pub(super) fn lost(address: &str, error: std::io::Error) -> Check {
+    let error = AskError::Broken(error);
+    let text = format!("lost the connection to {address} ({error})");
+    Check::fail("reachable", text)
+        .means("locks on this server fail or come late")
+        .advice("check the server's load and the network, or raise --timeout")
 }
 
 pub(super) async fn info(connection: &mut Connection) -> Result<Info, AskError> {

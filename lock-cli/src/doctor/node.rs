@@ -6,7 +6,7 @@ use lock_core::LockError;
 use lock_core::doctor::{AskError, Connection, Part, Server, Servers, Topology};
 
 use super::check::{Check, Level};
-use super::connection::{clock, greeting, info, reachable, role};
+use super::connection::{clock, greeting, info, lost, reachable, role};
 use super::info::Info;
 use super::probe::{self, Locks};
 use super::rights::{self, Rights};
@@ -66,6 +66,11 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
         return;
     }
     let info = info(&mut connection).await;
+    if let Err(AskError::Broken(error)) = info {
+        // Nothing that follows would be certain.
+        checks[0] = lost(&at.reached_at(), error);
+        return;
+    }
     let known = match &info {
         Ok(info) => info.clone(),
         Err(_) => greeting(&mut connection).await,

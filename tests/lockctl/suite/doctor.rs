@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use serde_json::Value;
 use test_support::fixtures::{NAME, SOON, queue_length};
-use test_support::stand_in::{HelloRefusal, Quirk};
+use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target};
 use test_support::{Direction, FrozenClock, Proxy, RedisServer, StandIn, eventually};
 
 use crate::admin::hold;
@@ -381,4 +381,23 @@ fn doctor_of_a_server_without_resp3_passes() {
         findings.text("notifications"),
         "none in RESP2, which the URL asks for"
     );
+}
+
+/// Nobody knows what a server is that sends no end of it.
+#[test]
+fn replies_without_a_bound_are_not_read() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    for answer in [Answer::Giant(1 << 40), Answer::Endless, Answer::Malformed] {
+        let target = Target::Command("INFO");
+        stand_in.set([Quirk::Replies(target, answer.clone())]);
+        let findings = Findings::of(&stand_in.url(), &[]);
+        findings.fails_only("reachable");
+        let text = findings.text("reachable");
+        assert!(
+            text.starts_with("lost the connection to "),
+            "{answer:?}: {text}"
+        );
+        assert_eq!(findings.checks.len(), 1, "{answer:?}");
+    }
 }

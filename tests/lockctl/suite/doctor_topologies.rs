@@ -271,6 +271,16 @@ fn each_server_of_a_quorum_has_a_report() {
         assert!(findings.text(host, "notifications").starts_with("arrived"));
         assert!(!findings.checks[host].contains_key("probe"));
     }
+    // One that hangs costs its time, and nothing else.
+    servers[1].stop();
+    let findings = Findings::of(&url, &[]);
+    assert!(
+        findings
+            .at_level("fail")
+            .contains(&(&hosts[1], "reachable"))
+    );
+    findings.text(&hosts[2], "app_rights");
+    servers[1].cont();
     // A majority is left.
     let dead = &hosts[2];
     servers[2].kill9();

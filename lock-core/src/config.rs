@@ -9,7 +9,7 @@ use lock_protocol::dialect::Dialect;
 use lock_protocol::key::MAX_PREFIX;
 use lock_protocol::poll_schedule::RETRY_INTERVAL;
 use lock_protocol::ttl::{DEFAULT_TTL, Ttl};
-use lock_protocol::wire::{tidy, tidy_label};
+use lock_protocol::wire::{escaped, tidy, tidy_label};
 use lock_protocol::{duration_text, revocation};
 
 pub(crate) mod address_map;
@@ -244,17 +244,26 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     })
 }
 
+/// The longest text that is read as a duration. Error messages repeat it.
+const LONGEST_DURATION: usize = 40;
+
 /// Reads a duration as the attribute does: `1h30m`, `90s`, `500ms`. For configurations, and for the
 /// options of command lines.
 ///
 /// # Errors
 /// The message says what to write.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text.len() > LONGEST_DURATION {
+        let begins = tidy(text, LONGEST_DURATION);
+        return Err(format!(
+            "invalid duration that begins with \"{begins}\": write a number and a unit, such as \"30s\""
+        ));
+    }
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_number {
         return Err(duration_text::not_text(text, text, ""));
     }
-    duration_text::parse(text)
+    duration_text::parse(text).map_err(|message| escaped(&message))
 }
 
 /// Host and process id, so that an operator can find a holder.
@@ -332,6 +341,16 @@ mod tests {
             assert_eq!(parse_duration(text).unwrap_err(), message);
         }
         assert!(parse_duration("").is_err());
+    }
+
+    #[test]
+    fn message_about_a_duration_is_short_and_shows_no_control_characters() {
+        let message = parse_duration("1s\u{1b}[31m\u{202e}").unwrap_err();
+        assert!(message.contains("\\u{1b}[31m\\u{202e}"), "{message:?}");
+        for long in ["7".repeat(5_000), "x".repeat(5_000)] {
+            let message = parse_duration(&long).unwrap_err();
+            assert!(message.len() < 150, "{message}");
+        }
     }
 
     #[test]

@@ -37,6 +37,10 @@ faults *args:
 simulate *args:
     ./scripts/simulate {{args}}
 
+# Gives the parsers inputs that are nearly right
+fuzz *args:
+    ./scripts/fuzz {{args}}
+
 # Shows the flash sale in the browser
 flash-sale *args:
     cargo run -p flash-sale -- {{args}}

@@ -339,4 +339,35 @@ mod tests {
         let error = ManagerConfig::read(not_text).unwrap_err().to_string();
         assert!(error.contains("not UTF-8") && error.contains("DISTRIBUTED_LOCK_URL"));
     }
+
+    mod fuzz {
+        use super::*;
+
+        /// The first byte of an input chooses the variable.
+        #[test]
+        fn setting_of_any_form_is_read_or_a_harmless_error() {
+            let examples = [
+                "\0redis://h",
+                "\u{1}shop:",
+                "\u{2}10s",
+                "\u{5}1h30m",
+                "\u{6}10.0.0.2:6379=h:1,[::1]:2=j",
+            ];
+            let words = ["ms", "=", "10.0.0.2", "\u{202e}"];
+            test_support::fuzz("settings", &examples, &words, |input| {
+                let (choice, text) = input.split_first().unwrap_or((&0, &[]));
+                let name = SETTINGS[usize::from(*choice) % SETTINGS.len()].0;
+                let text = String::from_utf8_lossy(text);
+                let config = read(&[(name, &text)]);
+                let checked = config.and_then(|config| config.check());
+                let Err(error) = checked else {
+                    return (name, None);
+                };
+                let shown = error.to_string();
+                let is_harmless = !shown.chars().any(|it| it.is_control() || it == '\u{202e}');
+                assert!(is_harmless && shown.len() < 1_000, "{name}: {shown:?}");
+                (name, Some(shown.len() / 8))
+            });
+        }
+    }
 }

@@ -21,6 +21,7 @@ use crate::poll_schedule::HolderExpiry;
 use crate::renew::Renew;
 use crate::ttl::{Ttl, whole_millis};
 
+mod fuzz;
 mod operators;
 
 const OWNER: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
@@ -87,6 +88,23 @@ impl Bench {
 
     /// Decides the next exchange. Returns its commands, one in each line.
     fn send(&self, op: &mut Op<'_>) -> Result<String, Step> {
+        let out = self.exchange(op)?;
+        let lines = Replies::new(&out).map(|command| {
+            let words = command.items().unwrap().map(|word| {
+                let word = str::from_utf8(word.text().unwrap()).unwrap();
+                let is_hash = word.len() == 40 && word.bytes().all(|it| it.is_ascii_hexdigit());
+                if is_hash {
+                    return "HASH".to_owned();
+                }
+                word.replace(OWNER, "OWNER").replace(NOBODY, "NOBODY")
+            });
+            words.collect::<Vec<_>>().join(" ")
+        });
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Decides the next exchange. Returns the bytes of its commands.
+    fn exchange(&self, op: &mut Op<'_>) -> Result<Vec<u8>, Step> {
         let link = self.link();
         let name = "channel".into();
         let facts = ExchangeFacts {
@@ -113,18 +131,7 @@ impl Bench {
         let mut out = Vec::new();
         codec.encode(op, &link, &mut CommandBuf::new(&mut out));
         assert_eq!(Replies::new(&out).count(), commands, "{op:?}");
-        let lines = Replies::new(&out).map(|command| {
-            let words = command.items().unwrap().map(|word| {
-                let word = str::from_utf8(word.text().unwrap()).unwrap();
-                let is_hash = word.len() == 40 && word.bytes().all(|it| it.is_ascii_hexdigit());
-                if is_hash {
-                    return "HASH".to_owned();
-                }
-                word.replace(OWNER, "OWNER").replace(NOBODY, "NOBODY")
-            });
-            words.collect::<Vec<_>>().join(" ")
-        });
-        Ok(lines.collect::<Vec<_>>().join("\n"))
+        Ok(out)
     }
 
     fn read(&self, op: &mut Op<'_>, replies: &str) -> (Progress, Notes) {

@@ -9,6 +9,7 @@
 //! - [`Helper`] starts a child process that writes JSON lines and can be killed or frozen.
 //! - [`Neighbour`] is another client of a server, which works beside the test.
 //! - [`Monitor`] records the commands that a server executes.
+//! - [`fuzz`] calls a parser with inputs that are nearly right.
 //! - [`eventually`] waits for a condition instead of a fixed time.
 //! - [`guide`] has the commands that the guide tells a reader to run.
 //! - [`fixtures`] has the names, bounds and queries that most tests share.
@@ -22,6 +23,7 @@ pub mod clock;
 pub mod cluster;
 pub mod cut;
 pub mod fixtures;
+mod fuzz;
 pub mod guide;
 mod janitor;
 mod lua;
@@ -50,6 +52,7 @@ pub use bus::ClusterBus;
 pub use clock::FrozenClock;
 pub use cluster::{Failover, RedisCluster, SlotMove, lone_node};
 pub use cut::cut;
+pub use fuzz::fuzz;
 pub use janitor::Scratch;
 pub use lua::lua_of_another_engine;
 pub use monitor::{Monitor, Recording};

@@ -172,4 +172,46 @@ pub(super) mod tests {
             assert!(read(first(&reply), &from, false).is_none(), "{reply:?}");
         }
     }
+
+    mod fuzz {
+        use super::*;
+        use lock_protocol::resp::{FrameScan, OPERATOR_REPLY};
+
+        #[test]
+        fn slot_map_of_any_form_is_read_without_a_panic() {
+            let pair = bulk("hostname") + &bulk("a.example") + &bulk("ip") + &bulk("10.0.0.9");
+            let named = format!("*4\r\n{pair}");
+            let examples = [
+                array(&[range(
+                    0,
+                    16383,
+                    &[bulk("10.0.0.1"), int(7000), bulk("id"), named],
+                )]),
+                array(&[
+                    range(0, 5, &[bulk(""), int(7001), bulk("id")]),
+                    range(7, 99, &["_\r\n".to_owned(), int(7002), bulk("x")]),
+                ]),
+            ];
+            let from = NodeAddress::Tcp("seed".into(), 1);
+            let words = ["hostname", ":16383\r\n", "*0\r\n", "_\r\n"];
+            test_support::fuzz("slot maps", &examples, &words, |input| {
+                let scanned = FrameScan::default().scan(input, OPERATOR_REPLY);
+                let Ok(Some(len)) = scanned else {
+                    return None;
+                };
+                let reply = Replies::new(&input[..len]).next().unwrap();
+                let ids = [None, Some("id")].map(|own_id| ids_by(own_id, reply).len());
+                let ranges = reply.items().into_iter().flatten();
+                let nodes = ranges.flat_map(|range| range.items().into_iter().flatten());
+                let endpoints = nodes.map(|node| endpoints(node).len()).sum::<usize>();
+                let maps = [false, true].map(|has_tls| read(reply, &from, has_tls));
+                let owned = maps.map(|map| map.map(|map| map.owned()));
+                Some((
+                    ids,
+                    endpoints.min(20),
+                    owned.map(|owned| owned.map(|slots| slots / 4096)),
+                ))
+            });
+        }
+    }
 }

@@ -330,3 +330,32 @@ pub(in crate::redis) fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAd
             .map(str::to_owned),
     })
 }
+
+#[cfg(test)]
+mod fuzz {
+    use super::{LIST, address_of_pair, field, first, listed};
+    use lock_protocol::resp::{FrameScan, Reply};
+
+    #[test]
+    fn replies_of_a_sentinel_are_read_without_a_panic() {
+        let examples = [
+            "*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6379\r\n",
+            "*1\r\n*6\r\n$2\r\nip\r\n$3\r\n::1\r\n$4\r\nport\r\n$5\r\n26379\r\n$5\r\nrunid\r\n$2\r\nab\r\n",
+            "%2\r\n$12\r\nconfig-epoch\r\n$1\r\n3\r\n$4\r\nport\r\n:7\r\n",
+        ];
+        let words = ["$5\r\nrunid\r\n", "$0\r\n\r\n", "_\r\n", "*0\r\n"];
+        test_support::fuzz("sentinels", &examples, &words, |input| {
+            let scanned = FrameScan::default().scan(input, LIST);
+            let Ok(Some(len)) = scanned else {
+                return None;
+            };
+            let reply = first(&input[..len]).unwrap();
+            let address = address_of_pair(reply);
+            let epoch = field(reply, "config-epoch").and_then(|it| it.parse::<u64>().ok());
+            let others = reply.items().into_iter().flatten();
+            let others = others.filter_map(listed).count();
+            let run_id = Reply::word(reply).is_some();
+            Some((address.is_some(), epoch.is_some(), others.min(9), run_id))
+        });
+    }
+}

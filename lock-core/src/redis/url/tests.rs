@@ -4,6 +4,7 @@ use super::super::deployment::{
 use super::parse;
 
 mod bad_input;
+mod fuzz;
 mod properties;
 
 /// TLS needs a feature. Without it, all its URLs are errors.

@@ -19,6 +19,7 @@ mod foreign_code;
 mod foreign_keys;
 mod fork;
 mod hosted;
+mod hostile;
 mod kind_events;
 mod kinds;
 mod lead;

@@ -15,6 +15,7 @@ mod script;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -50,6 +51,8 @@ struct State {
     scripts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     clients: Vec<TcpStream>,
+    /// The bytes that connections took of [`Answer::Endless`], [`Answer::EndlessItems`] and [`Answer::Giant`].
+    streamed: Arc<AtomicU64>,
     closed: bool,
 }
 
@@ -141,6 +144,12 @@ impl StandIn {
     /// Returns how many clients have connected.
     pub fn accepted(&self) -> usize {
         self.shared.lock().clients.len()
+    }
+
+    /// Returns how many bytes of [`Answer::Endless`], [`Answer::EndlessItems`] and [`Answer::Giant`] the connections have
+    /// taken. A client has read no more of them: the rest is in the buffers of the system.
+    pub fn streamed(&self) -> u64 {
+        self.shared.lock().streamed.load(Ordering::Relaxed)
     }
 
     /// Cuts all connections.

@@ -1,8 +1,9 @@
 //! The threads of one client.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,9 @@ use super::quirk::{Answer, HelloRefusal, Quirk};
 use super::script::{is_script, old_error, script_name};
 use super::{Shared, Upstream};
 use crate::resp::{Connection, command_bytes, frame_length, split_commands};
+
+/// How much is written at once of a reply that a client should not read to its end.
+const CHUNK: usize = 64 * 1024;
 
 /// What becomes of the next reply.
 enum Note {
@@ -23,11 +27,47 @@ enum Note {
     Drip(Duration),
     /// There is no reply of the real server.
     Own(Vec<u8>),
-    /// These bytes are repeated until the client leaves.
-    Endless(Vec<u8>),
+    /// There is no reply of the real server.
+    Stream(Stream),
+    /// These bytes, and then the reply.
+    Behind(Vec<u8>),
     /// Neither this command nor a later one gets a reply.
     Silence,
     Close,
+}
+
+/// A reply that a client should not read to its end.
+struct Stream {
+    head: Vec<u8>,
+    part: Vec<u8>,
+    /// How many bytes of parts come.
+    length: u64,
+}
+
+impl Stream {
+    fn endless(head: Vec<u8>, part: &[u8]) -> Note {
+        Note::Stream(Self {
+            head,
+            part: part.repeat(CHUNK / part.len()),
+            length: u64::MAX,
+        })
+    }
+
+    /// Counts what the connection takes.
+    fn write(&self, client: &mut TcpStream, taken: &AtomicU64) -> io::Result<()> {
+        client.write_all(&self.head)?;
+        let mut left = self.length;
+        while left > 0 {
+            let length = usize::try_from(left).unwrap_or(usize::MAX);
+            let written = client.write(&self.part[..self.part.len().min(length)])?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            left -= written as u64;
+            taken.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        client.write_all(b"\r\n")
+    }
 }
 
 impl Note {
@@ -40,6 +80,9 @@ impl Note {
 struct Replies {
     client: TcpStream,
     notes: VecDeque<Note>,
+    /// The pause before each byte of a push.
+    push_pause: Option<Duration>,
+    streamed: Arc<AtomicU64>,
 }
 
 impl Replies {
@@ -47,16 +90,14 @@ impl Replies {
     fn write_own(&mut self) {
         while let Some(note) = self.notes.front() {
             match note {
-                Note::Own(_) | Note::Endless(_) | Note::Close => {}
+                Note::Own(_) | Note::Stream(_) | Note::Close => {}
                 _ => return,
             }
             let written = match self.notes.pop_front() {
                 Some(Note::Own(bytes)) => self.client.write_all(&bytes).is_ok(),
-                Some(Note::Endless(bytes)) => loop {
-                    if self.client.write_all(&bytes).is_err() {
-                        break false;
-                    }
-                },
+                Some(Note::Stream(stream)) => {
+                    stream.write(&mut self.client, &self.streamed).is_ok()
+                }
                 _ => false,
             };
             if !written {
@@ -69,21 +110,29 @@ impl Replies {
     /// Writes a reply of the real server.
     fn write(&mut self, frame: &[u8]) -> bool {
         if frame[0] == b'>' {
-            return self.client.write_all(frame).is_ok();
+            return match self.push_pause {
+                Some(pause) => self.drip(frame, pause),
+                None => self.client.write_all(frame).is_ok(),
+            };
         }
         if matches!(self.notes.front(), Some(Note::Silence)) {
             return true;
         }
         let note = self.notes.pop_front().unwrap_or(Note::Forward);
         let written = match note {
-            Note::Drip(pause) => frame.iter().all(|byte| {
-                thread::sleep(pause);
-                self.client.write_all(&[*byte]).is_ok()
-            }),
+            Note::Drip(pause) => self.drip(frame, pause),
+            Note::Behind(bytes) => self.client.write_all(&[&bytes, frame].concat()).is_ok(),
             note => self.client.write_all(&altered(&note, frame)).is_ok(),
         };
         self.write_own();
         written
+    }
+
+    fn drip(&mut self, frame: &[u8], pause: Duration) -> bool {
+        frame.iter().all(|byte| {
+            thread::sleep(pause);
+            self.client.write_all(&[*byte]).is_ok()
+        })
     }
 }
 
@@ -110,10 +159,16 @@ pub(super) fn serve(
         return;
     };
     let _ = (client.set_nodelay(true), server_side.set_nodelay(true));
-    shared.lock().clients.push(kept);
+    let streamed = {
+        let mut state = shared.lock();
+        state.clients.push(kept);
+        Arc::clone(&state.streamed)
+    };
     let replies = Arc::new(Mutex::new(Replies {
         client: writing,
         notes: VecDeque::new(),
+        push_pause: None,
+        streamed,
     }));
     let Ok(from_server) = server_side.try_clone() else {
         return;
@@ -206,15 +261,21 @@ impl Side {
         };
         let is_own = matches!(
             note,
-            Note::Own(_) | Note::Endless(_) | Note::Close | Note::Silence
+            Note::Own(_) | Note::Stream(_) | Note::Close | Note::Silence
         );
         // In RESP3 the reply to a subscription is a push, for each channel.
         let is_subscription = verb.ends_with("SUBSCRIBE");
-        if is_own || !is_subscription {
-            let mut replies = lock(&self.replies);
-            replies.notes.push_back(note);
-            replies.write_own();
+        let mut replies = lock(&self.replies);
+        match note {
+            Note::Drip(pause) if is_subscription => replies.push_pause = Some(pause),
+            Note::Behind(bytes) if is_subscription => drop(replies.client.write_all(&bytes)),
+            note if is_own || !is_subscription => {
+                replies.notes.push_back(note);
+                replies.write_own();
+            }
+            _ => {}
         }
+        drop(replies);
         if !is_own {
             let words = if quirks.contains(&Quirk::OwnerCommands) {
                 as_script(&verb, words)
@@ -356,11 +417,17 @@ fn of_answer(answer: Answer) -> Note {
         Answer::Raw(bytes) => Note::Own(bytes),
         Answer::Silence => Note::Silence,
         Answer::Closes => Note::Close,
-        Answer::Endless => Note::Endless(b"+without an end".repeat(4096)),
+        Answer::Endless => Stream::endless(b"+".to_vec(), b"without an end"),
+        Answer::EndlessItems(count) => Stream::endless(format!("*{count}\r\n").into(), b":1\r\n"),
         Answer::Dripping(pause) => Note::Drip(pause),
+        Answer::Behind(bytes) => Note::Behind(bytes),
         Answer::Malformed => Note::Own(b"?what\r\n".to_vec()),
         Answer::Nested(depth) => Note::Own([&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat()),
-        Answer::Giant(length) => Note::Own(format!("${length}\r\nbegins").into_bytes()),
+        Answer::Giant(length) => Note::Stream(Stream {
+            head: format!("${length}\r\n").into(),
+            part: vec![b'x'; CHUNK],
+            length,
+        }),
     }
 }
 

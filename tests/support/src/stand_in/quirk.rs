@@ -100,12 +100,16 @@ pub enum Answer {
     Closes,
     /// A line that never ends.
     Endless,
-    /// The reply of the real server, one byte at a time.
+    /// An array that is said to have this many numbers, of which more and more come, without an end.
+    EndlessItems(u64),
+    /// The reply of the real server, one byte at a time. After a subscription, all that is pushed on its connection.
     Dripping(Duration),
+    /// The reply of the real server behind these bytes.
+    Behind(Vec<u8>),
     /// What is no RESP.
     Malformed,
     /// Arrays within arrays, this many.
     Nested(usize),
-    /// A string that is said to have this many bytes, of which the first ones come.
+    /// A string of this many bytes, which really come.
     Giant(u64),
 }

@@ -194,6 +194,12 @@ impl Violation {
             {
                 (Check::Tokens, true)
             }
+            ViolationKind::TokenBehindHolder { earlier, .. }
+            | ViolationKind::TokenBehindGrant { earlier, .. }
+                if was_divided(faults, earlier.granted) =>
+            {
+                (Check::Tokens, true)
+            }
             ViolationKind::TokenBehindHolder { earlier, later }
             | ViolationKind::TokenBehindGrant { earlier, later }
             | ViolationKind::DuplicateToken {
@@ -268,18 +274,26 @@ pub fn check(history: &History) -> Vec<Violation> {
 /// Returns whether the server may have lost, just before `moment`, a lock held since `held`.
 fn is_outside(faults: &[Fault], held: Nanos, moment: Nanos) -> bool {
     faults.iter().any(|fault| {
-        fault.assumption == Assumption::Outside
+        !fault.assumption.excludes()
             && held <= fault.to
             && (fault.from..=fault.to + nanos(LONGEST_TTL)).contains(&moment)
+    })
+}
+
+/// Returns whether a grant may be that of another primary than later ones, whose tokens are lower then.
+fn was_divided(faults: &[Fault], granted: Nanos) -> bool {
+    faults.iter().any(|fault| {
+        fault.assumption == Assumption::Divided
+            && (fault.from..=fault.to + nanos(LONGEST_TTL)).contains(&granted)
     })
 }
 
 /// Returns whether the server may have lost data between two moments: then a counter may have begun again.
 fn has_lost_data(faults: &[Fault], from: Nanos, to: Nanos) -> bool {
     let (from, to) = (from.min(to), from.max(to));
-    faults.iter().any(|fault| {
-        fault.assumption == Assumption::Outside && from <= fault.to && fault.from <= to
-    })
+    faults
+        .iter()
+        .any(|fault| !fault.assumption.excludes() && from <= fault.to && fault.from <= to)
 }
 
 /// Returns whether a primary that a failover has replaced still served, and gave the later holder its lower

@@ -1,6 +1,7 @@
 //! The client processes of a round, the resource that they change, and their records.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +37,8 @@ struct Client {
 pub struct Crew {
     /// The URL of each slot.
     urls: Vec<String>,
+    /// The environment variables of all processes, beside those of the suite.
+    variables: Vec<(OsString, OsString)>,
     resource: Resource,
     records: Scratch,
     clients: Vec<Mutex<Option<Client>>>,
@@ -53,13 +56,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Crew {
-    /// Starts a process for each URL, and waits until all of them have connected.
+    /// Starts a process for each URL, with these environment variables, and waits until all of them have connected.
     ///
     /// # Panics
     ///
     /// Panics if one of the processes does not start.
     pub fn start(
-        urls: Vec<String>,
+        (urls, variables): (Vec<String>, Vec<(OsString, OsString)>),
         workload: Workload,
         dialect: Dialect,
         worker: &Path,
@@ -68,6 +71,7 @@ impl Crew {
         let crew = Self {
             clients: urls.iter().map(|_| Mutex::new(None)).collect(),
             urls,
+            variables,
             resource: Resource::start(),
             records: Scratch::new(),
             next_worker: AtomicU32::new(0),
@@ -115,7 +119,10 @@ impl Crew {
             },
             dialect: self.dialect,
         };
-        let process = Helper::new(&self.worker).arg(config.to_argument()).spawn();
+        let helper = Helper::new(&self.worker).arg(config.to_argument());
+        let variables = self.variables.iter().cloned();
+        let helper = variables.fold(helper, |helper, (name, value)| helper.env(name, value));
+        let process = helper.spawn();
         *locked(&self.clients[slot]) = Some(Client { number, process });
     }
 

@@ -29,6 +29,15 @@ pub enum Assumption {
     Inside,
     /// The server loses keys, or its clock jumps forward: exclusion is not guaranteed.
     Outside,
+    /// Clients take several primaries for one: neither exclusion nor the order of tokens is guaranteed.
+    Divided,
+}
+
+impl Assumption {
+    /// Returns whether exclusion is guaranteed.
+    pub fn excludes(self) -> bool {
+        self == Self::Inside
+    }
 }
 
 /// One use of a nemesis.

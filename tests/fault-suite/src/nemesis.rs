@@ -2,6 +2,7 @@
 
 mod clients;
 mod data;
+mod hostile;
 mod load;
 mod network;
 mod server;
@@ -12,11 +13,13 @@ use std::time::{Duration, Instant};
 use lock_core::Dialect;
 use test_support::Random;
 
+pub(crate) use hostile::ENDLESS;
+
 use crate::environment::Admin;
 use crate::environment::Environment;
 use crate::environment::ServerSetup;
 
-use crate::history::Assumption::{self, Inside, Outside};
+use crate::history::Assumption::{self, Divided, Inside, Outside};
 
 /// A kind of fault.
 #[derive(Clone, Copy)]
@@ -114,6 +117,18 @@ const fn clock(
     }
 }
 
+const fn named(
+    name: &'static str,
+    assumption: Assumption,
+    act: fn(&mut Context<'_>) -> Affected,
+) -> Nemesis {
+    Nemesis {
+        setup: ServerSetup::Named,
+        assumption,
+        ..durable(name, act)
+    }
+}
+
 const SUBSCRIBERS: &str = "subscribers-killed";
 const DEAD: &str = "dead-waiters";
 const FORGED: &str = "notifications-forged";
@@ -147,6 +162,9 @@ pub const ALL: &[Nemesis] = &[
     durable("net-lost-request", network::net_lost_request),
     durable("net-mute", network::net_mute),
     durable("net-refused", network::net_refused),
+    durable("replies-endless", hostile::replies_endless),
+    durable("replies-dripping", hostile::replies_dripping),
+    durable("subscribers-flooded", hostile::subscribers_flooded),
     durable("runtimes-dropped", load::runtimes_dropped),
     load("guards-dropped", load::guards_dropped),
     durable("callers-in-outage", load::callers_in_outage),
@@ -159,6 +177,16 @@ pub const ALL: &[Nemesis] = &[
     forgetful("key-deleted", data::key_deleted),
     forgetful("flushall", data::flushall),
     forgetful("evicted", data::evicted),
+    Nemesis {
+        assumption: Divided,
+        ..forgetful("two-servers", hostile::two_servers)
+    },
+    named("name-moves", Inside, hostile::name_moves),
+    named("name-moves-away", Divided, hostile::name_moves_away),
+    Nemesis {
+        setup: ServerSetup::Tls,
+        ..durable("certificate-ends", hostile::certificate_ends)
+    },
     clock("clock-forward", Outside, data::clock_forward),
     clock("clock-back", Inside, data::clock_back),
 ];

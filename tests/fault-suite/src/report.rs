@@ -244,6 +244,7 @@ fn side(assumption: Assumption) -> &'static str {
     match assumption {
         Assumption::Inside => "inside",
         Assumption::Outside => "outside",
+        Assumption::Divided => "outside, tokens too",
     }
 }
 

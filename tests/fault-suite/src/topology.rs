@@ -127,7 +127,7 @@ fn play(
 ) -> History {
     let deployment = Arc::new(Deployment::start(topology));
     let crew = Crew::start(
-        deployment.urls(),
+        (deployment.urls(), Vec::new()),
         workload,
         options.dialect,
         &options.worker,

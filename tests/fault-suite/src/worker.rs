@@ -45,6 +45,9 @@ pub const TTL: Duration = Duration::from_secs(1);
 /// The interval between polls of a waiter without notifications.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The interval between lookups of a server that has a name.
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(300);
+
 /// Works until stdin is closed, and then shuts down cleanly. Each line from stdin is a [`Load`],
 /// which runs in addition to the workload.
 ///
@@ -142,6 +145,7 @@ async fn connect(config: &WorkerConfig, stop: &Stop) -> Option<LockManager> {
         let builder = LockManager::builder()
             .command_timeout(config.command_timeout)
             .retry_interval(POLL_INTERVAL)
+            .resolve_interval(RESOLVE_INTERVAL)
             .quarantine(QUARANTINE)
             .dialect(config.dialect);
         if let Ok(locks) = builder.connect(&config.url).await {

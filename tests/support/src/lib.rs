@@ -62,7 +62,7 @@ pub use preload::Shim;
 pub use process::{Helper, Process};
 pub use proxy::{Direction, Lost, Proxy};
 pub use random::Random;
-pub use resolver::{MovableName, SilentResolver, run_under_resolver};
+pub use resolver::{MovableName, Resolver, SilentResolver, run_under_resolver};
 pub use resp::{Connection, Reply};
 pub use sentinel::SentinelService;
 pub use server::{RedisServer, ServerOptions};

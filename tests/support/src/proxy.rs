@@ -19,6 +19,9 @@ use crate::server::RedisServer;
 use crate::stand_in::StandIn;
 use link::{Gate, Link, Mode, Shared, State};
 
+/// How many bytes of what is repeated are written at once.
+const ENDLESS: usize = 32 * 1024;
+
 /// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -131,6 +134,10 @@ impl Proxy {
                 always_lost: None,
                 replacements: Vec::new(),
                 records: false,
+                drip: None,
+                endless: None,
+                noise: None,
+                second: None,
                 links: Vec::new(),
             }),
         });
@@ -198,6 +205,30 @@ impl Proxy {
     /// Panics if there was no such connection yet.
     pub fn cut(&self, connection: usize) {
         self.change(|state| state.links[connection].cut());
+    }
+
+    /// Sends each byte to the clients after a pause of its own, from now on.
+    pub fn drip(&self, pause: Duration) {
+        self.change(|state| state.drip = Some(pause));
+    }
+
+    /// From now on, clients get this in place of the next reply: `begin`, and then `part` again and again, until they
+    /// leave.
+    pub fn answer_endlessly(&self, begin: &str, part: &str) {
+        let part = part.repeat(1 + ENDLESS / part.len());
+        self.change(|state| state.endless = Some((begin.into(), part.into())));
+    }
+
+    /// Sends this to clients that subscribe, again and again, as fast as they read. It stands between what the server
+    /// sends.
+    pub fn flood_subscribers(&self, messages: &str) {
+        let messages = messages.repeat(1 + ENDLESS / messages.len());
+        self.change(|state| state.noise = Some(Arc::new(messages.into())));
+    }
+
+    /// Makes every second connection lead to another server, from now on.
+    pub fn alternate_with(&self, second: &RedisServer) {
+        self.change(|state| state.second = Some(second.address()));
     }
 
     /// Arms one cut: at the next request on any connection that contains `pattern`; an empty
@@ -307,8 +338,8 @@ impl Proxy {
         }
     }
 
-    /// Restores a normal network: no delays, no cuts at requests, nothing held back. Cuts silent
-    /// connections, for the reason given at [`mute`](Self::mute).
+    /// Restores a normal network: no delays, no cuts at requests, nothing held back or made up, one server. Cuts silent
+    /// connections, for the reason given at [`mute`](Self::mute), and those with an endless reply.
     pub fn forward(&self) {
         self.ensure_listening();
         self.change(|state| {
@@ -316,6 +347,8 @@ impl Proxy {
             state.delays = [Duration::ZERO; 2];
             state.armed = None;
             state.always_lost = None;
+            (state.drip, state.endless) = (None, None);
+            (state.noise, state.second) = (None, None);
             for link in &mut state.links {
                 if link.gates.contains(&Gate::Mute) {
                     link.cut();

@@ -14,7 +14,7 @@ use crate::preload::Shim;
 /// The folder that the shim reads.
 const FOLDER: &str = "LOCK_TEST_NAMES";
 
-/// A name below `locks.test`, in a test that [`run_under_resolver`] runs.
+/// A name below `locks.test`, in a test that [`run_under_resolver`] runs, or of a [`Resolver`].
 #[derive(Debug)]
 pub struct MovableName {
     name: String,
@@ -30,9 +30,13 @@ impl MovableName {
     #[track_caller]
     pub fn new(name: &str, addresses: &[Ipv4Addr]) -> Self {
         let folder = std::env::var_os(FOLDER).expect("`run_under_resolver` runs this test");
+        Self::within(folder.into(), name, addresses)
+    }
+
+    fn within(folder: PathBuf, name: &str, addresses: &[Ipv4Addr]) -> Self {
         let name = Self {
             name: format!("{name}.locks.test"),
-            folder: folder.into(),
+            folder,
         };
         name.lead_to(addresses);
         name
@@ -64,12 +68,42 @@ impl MovableName {
     }
 }
 
-/// A resolver that never answers, for programs that a test starts. Linux only.
+/// A resolver that the test controls, for programs that it starts. Linux only.
 #[derive(Debug)]
-pub struct SilentResolver {
+pub struct Resolver {
     shim: Shim,
     folder: Scratch,
 }
+
+impl Resolver {
+    /// Builds the resolver.
+    ///
+    /// # Panics
+    ///
+    /// Panics without a C compiler.
+    #[track_caller]
+    pub fn build() -> Self {
+        Self {
+            shim: Shim::build(include_str!("../shim/resolver.c")),
+            folder: Scratch::new(),
+        }
+    }
+
+    /// Makes a name that leads to these addresses.
+    pub fn name(&self, name: &str, addresses: &[Ipv4Addr]) -> MovableName {
+        MovableName::within(self.folder.path().to_owned(), name, addresses)
+    }
+
+    /// Returns the variables of a program that uses this resolver.
+    pub fn variables(&self) -> [(OsString, OsString); 2] {
+        let folder = self.folder.path().as_os_str().to_owned();
+        [self.shim.preload(), (FOLDER.into(), folder)]
+    }
+}
+
+/// A resolver that never answers, for programs that a test starts. Linux only.
+#[derive(Debug)]
+pub struct SilentResolver(Resolver);
 
 impl SilentResolver {
     /// The name whose lookups never end.
@@ -82,19 +116,17 @@ impl SilentResolver {
     /// Panics without a C compiler.
     #[track_caller]
     pub fn build() -> Self {
-        let shim = Shim::build(include_str!("../shim/resolver.c"));
-        let folder = Scratch::new();
+        let resolver = Resolver::build();
         // The shim reads a file. A pipe that no program writes to opens for no reader.
-        let pipe = folder.path().join(Self::NAME);
+        let pipe = resolver.folder.path().join(Self::NAME);
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, mode, 0).expect("the folder is ours");
-        Self { shim, folder }
+        Self(resolver)
     }
 
     /// Returns the variables of a program that uses this resolver.
     pub fn variables(&self) -> [(OsString, OsString); 2] {
-        let folder = self.folder.path().as_os_str().to_owned();
-        [self.shim.preload(), (FOLDER.into(), folder)]
+        self.0.variables()
     }
 }
 
@@ -105,14 +137,11 @@ impl SilentResolver {
 /// Panics if one of them fails, or if there are none.
 #[track_caller]
 pub fn run_under_resolver(module: &str) {
-    let shim = Shim::build(include_str!("../shim/resolver.c"));
-    let folder = Scratch::new();
+    let resolver = Resolver::build();
     let program = std::env::current_exe().expect("the system knows the path of the program");
-    let (preload, library) = shim.preload();
     let output = Command::new(program)
         .args([module, "--ignored"])
-        .env(preload, library)
-        .env(FOLDER, folder.path())
+        .envs(resolver.variables())
         .output()
         .expect("this program can run once more");
     let printed = String::from_utf8_lossy(&output.stdout);

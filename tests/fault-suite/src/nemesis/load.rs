@@ -50,7 +50,7 @@ impl Context<'_> {
         }
     }
 
-    fn every_slot(&self) -> Vec<usize> {
+    pub(super) fn every_slot(&self) -> Vec<usize> {
         (0..self.environment.proxies.len()).collect()
     }
 }

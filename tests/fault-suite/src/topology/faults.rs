@@ -19,6 +19,9 @@ use crate::worker::{LONG_KEYS, SHORT_KEYS};
 /// Less than the time after which Sentinels and nodes call a server down.
 const SHORT_PAUSE: Duration = Duration::from_millis(500);
 
+/// The step of a clock, in microseconds: longer than any quarantine, and far from the day at which tokens depend on it.
+const STEP_US: i64 = 3_600_000_000;
+
 /// The name of the fault that not all versions of the server can cause.
 const AT_ONCE: &str = "slots-moved-at-once";
 
@@ -73,6 +76,8 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
             fault("primary-paused", Inside, primary_paused),
             fault("primary-isolated", Outside, partitions::primary_isolated),
             fault("sentinel-stopped", Inside, sentinel_stopped),
+            fault("sentinels-endless", Inside, partitions::sentinels_endless),
+            fault("sentinels-dripping", Inside, partitions::sentinels_dripping),
             fault("failover-commanded", Outside, failover_commanded),
         ]),
         Topology::Cluster => all.extend([
@@ -112,6 +117,9 @@ pub(super) fn of(topology: Topology) -> Vec<TopologyFault> {
                 partitions::cut(it, [3, 0]);
             }),
             fault("three-stopped", Inside, |it| it.stop_servers(3)),
+            fault("replies-endless", Inside, partitions::replies_endless),
+            fault("replies-dripping", Inside, partitions::replies_dripping),
+            fault("clock-steps-at-restart", Inside, clock_steps_at_restart),
             fault("clock-forward", Outside, |it| it.move_clock(10_000_000)),
             fault("clock-back", Outside, |it| it.move_clock(-10_000_000)),
         ]),
@@ -235,6 +243,45 @@ fn move_slots(context: &mut FaultContext<'_>, way: SlotMove) {
         }
         cluster.wait_stable();
     }
+}
+
+/// Two servers are silent, so that the other three have the locks. Two of these come back without their data, and their
+/// clocks jump before a client connects: by their uptime they have run for longer than the quarantine.
+fn clock_steps_at_restart(context: &mut FaultContext<'_>) {
+    let quorum = context.quorum();
+    // The first servers have the machine's clock.
+    let first = quorum.servers.len() - quorum.clocks.len();
+    let (steady, stepped) = quorum.servers.split_at(first);
+    let in_front = || quorum.proxies.iter().flat_map(|proxies| &proxies[first..]);
+    let step_clocks = |by_us: i64| {
+        for (clock, skew) in quorum.clocks.iter().zip(SKEWS_US) {
+            clock.run_ahead_by(skew + by_us);
+        }
+    };
+    let silent = &steady[..2];
+    for server in silent {
+        server.stop();
+    }
+    context.rest(300, 900);
+    for proxy in in_front() {
+        proxy.refuse();
+        proxy.cut_all();
+    }
+    for server in stepped {
+        server.kill9();
+    }
+    step_clocks(0);
+    for server in stepped {
+        server.restart();
+    }
+    step_clocks(STEP_US);
+    for proxy in in_front() {
+        proxy.forward();
+    }
+    for server in silent {
+        server.cont();
+    }
+    context.rest(500, 1_000);
 }
 
 fn pause(server: &RedisServer) {

@@ -28,8 +28,13 @@ impl PendingHold {
 
 impl Drop for PendingHold {
     fn drop(&mut self) {
-        // `run` drops a body that has lost its lock.
-        if !*self.is_finished.get_mut() && !self.held.is_lost() {
+        if *self.is_finished.get_mut() {
+            return;
+        }
+        if self.held.is_lost() {
+            // `run` drops a body that has lost its lock, perhaps before the end of its lease.
+            self.log.lost(&self.held);
+        } else {
             self.log.step(Call::Release, Kind::Invoke);
             self.log.step(Call::Release, Kind::Dropped);
         }

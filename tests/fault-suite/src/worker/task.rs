@@ -330,9 +330,12 @@ impl Drop for AbortOnDrop {
     }
 }
 
+/// Records a loss. A lock that is lost before the end of its lease is valid no longer.
 pub(super) async fn record_loss(log: Log, lost: Lost) {
     lost.await;
-    log.step(Call::Lost, Kind::Ok);
+    let mut event = log.event(Call::Lost, Kind::Ok);
+    event.valid_until = Some(event.at.into());
+    log.write(event);
 }
 
 pub(super) async fn record_renewals(log: Log, held: LockWatch) {

@@ -144,7 +144,7 @@ struct LostAtEnd<'a> {
 impl Drop for LostAtEnd<'_> {
     fn drop(&mut self) {
         if self.held.is_lost() {
-            self.log.step(Call::Lost, Kind::Ok);
+            self.log.lost(self.held);
         }
     }
 }

@@ -99,6 +99,27 @@ fn decreasing_token_is_found_even_after_lost_keys() {
     record.breaks_inside(Check::Tokens);
 }
 
+/// The first holder's server is another one than the second holder's.
+#[test]
+fn tokens_of_several_primaries_are_outside_the_guarantees() {
+    let behind = |from, to| {
+        let mut record = both(|_, second| {
+            second.requested = 401;
+            second.token = Some(9);
+        });
+        record.fault(from, to, Assumption::Divided);
+        record
+    };
+    let violation = behind(50, 350).breaks(Check::Tokens);
+    assert_eq!(violation.assumption, Assumption::Outside);
+    // All others were at one server when the first holder got the lock.
+    behind(250, 350).breaks_inside(Check::Tokens);
+    let mut overlap = both(|_, second| second.ok = 399);
+    overlap.fault(300, 350, Assumption::Divided);
+    let violation = overlap.breaks(Check::Exclusion);
+    assert_eq!(violation.assumption, Assumption::Outside);
+}
+
 /// The second acquisition began before the first was granted, but it was valid after it.
 #[test]
 fn tokens_follow_the_order_of_held_locks() {

@@ -35,6 +35,8 @@ pub(super) struct Link {
     pub(super) running: u8,
     pub(super) reply_is_lost: bool,
     pub(super) cut: bool,
+    /// The client subscribes to a channel.
+    pub(super) subscribes: bool,
     /// What the client has sent since the recording began.
     pub(super) requests: Vec<u8>,
 }
@@ -86,6 +88,14 @@ pub(super) struct State {
     /// What to replace, and by what.
     pub(super) replacements: Vec<(Direction, Vec<u8>, Vec<u8>)>,
     pub(super) records: bool,
+    /// The pause before each byte to a client.
+    pub(super) drip: Option<Duration>,
+    /// The beginning of an endless reply, and what comes again and again.
+    pub(super) endless: Option<(Vec<u8>, Vec<u8>)>,
+    /// What subscribers get without a pause.
+    pub(super) noise: Option<Arc<Vec<u8>>>,
+    /// Where every second connection leads.
+    pub(super) second: Option<SocketAddr>,
     /// In the order of acceptance; never shortened, so that an index stays valid.
     pub(super) links: Vec<Link>,
 }

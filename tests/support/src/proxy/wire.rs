@@ -1,7 +1,7 @@
 //! The threads that forward the bytes of one connection.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
@@ -20,7 +20,8 @@ const CHUNK: usize = 64 * 1024;
 pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
     let (mode, upstream) = {
         let state = shared.lock();
-        (state.mode, state.upstream)
+        let second = state.second.filter(|_| state.links.len() % 2 == 1);
+        (state.mode, second.unwrap_or(state.upstream))
     };
     // Connects without holding the mutex: a frozen server must not block the calls of the test.
     let server = match mode {
@@ -67,6 +68,7 @@ pub(super) fn accept(shared: &Arc<Shared>, client: TcpStream) {
             running: if server.is_some() { 2 } else { 1 },
             reply_is_lost: false,
             cut: false,
+            subscribes: false,
             requests: Vec::new(),
         });
     }
@@ -103,6 +105,15 @@ struct Wire {
     wake: Arc<Condvar>,
 }
 
+/// What a wire does next.
+enum Next {
+    /// These bytes arrived from the other side; none at the end of the stream.
+    Chunk(Vec<u8>),
+    /// A subscriber gets these messages beside its own.
+    Noise(Arc<Vec<u8>>),
+    Cut,
+}
+
 impl Wire {
     fn start(self, mut from: TcpStream, to: Option<TcpStream>) {
         let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(&self.wake));
@@ -137,7 +148,18 @@ impl Wire {
     }
 
     fn deliver(&self, mut to: Option<TcpStream>) {
-        while let Some(bytes) = self.next() {
+        loop {
+            let bytes = match self.next() {
+                Next::Cut => return,
+                Next::Noise(noise) => {
+                    let written = to.as_mut().map(|to| to.write_all(&noise));
+                    if written.is_some_and(|written| written.is_err()) {
+                        return self.shared.lock().links[self.index].cut();
+                    }
+                    continue;
+                }
+                Next::Chunk(bytes) => bytes,
+            };
             if bytes.is_empty() {
                 if let Some(to) = &to {
                     let _ = to.shutdown(Shutdown::Write);
@@ -149,7 +171,7 @@ impl Wire {
             }
             let bytes = self.replaced(bytes);
             if let Some(to) = &mut to
-                && to.write_all(&bytes).is_err()
+                && self.write(to, &bytes).is_err()
             {
                 self.shared.lock().links[self.index].cut();
                 return;
@@ -157,13 +179,48 @@ impl Wire {
         }
     }
 
-    /// Waits until the next chunk is due and the gate is open. Returns `None` after a cut.
-    fn next(&self) -> Option<Vec<u8>> {
+    /// Writes bytes as fast as the proxy lets them, or an endless reply in their place.
+    fn write(&self, to: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+        if self.direction == Direction::ToServer {
+            return to.write_all(bytes);
+        }
+        let endless = {
+            let mut state = self.shared.lock();
+            let endless = state.endless.clone();
+            if endless.is_some() {
+                // It must get no other reply.
+                state.links[self.index].gates[self.direction.index()] = Gate::Mute;
+            }
+            endless
+        };
+        if let Some((begin, part)) = endless {
+            to.write_all(&begin)?;
+            loop {
+                to.write_all(&part)?;
+            }
+        }
+        while let (Some(drip), Some((first, rest))) = (self.drip(), bytes.split_first()) {
+            thread::sleep(drip);
+            to.write_all(&[*first])?;
+            bytes = rest;
+        }
+        to.write_all(bytes)
+    }
+
+    /// Returns the pause before the next byte, unless the link was cut.
+    fn drip(&self) -> Option<Duration> {
+        let state = self.shared.lock();
+        state.drip.filter(|_| !state.links[self.index].cut)
+    }
+
+    /// Waits until the next chunk is due and the gate is open, or until there is something else to do.
+    fn next(&self) -> Next {
         let mut state = self.shared.lock();
         loop {
+            let noise = state.noise.clone();
             let link = &mut state.links[self.index];
             if link.cut {
-                return None;
+                return Next::Cut;
             }
             let held = link.gates[self.direction.index()] == Gate::Held;
             let queue = &mut link.queues[self.direction.index()];
@@ -171,16 +228,23 @@ impl Wire {
                 .front()
                 .filter(|_| !held)
                 .map(|chunk| chunk.due.saturating_duration_since(Instant::now()));
-            state = match due_in {
-                Some(Duration::ZERO) => return queue.pop_front().map(|chunk| chunk.bytes),
-                Some(wait) => {
-                    let woken = self.wake.wait_timeout(state, wait);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let woken = self.wake.wait(state);
-                    woken.unwrap_or_else(PoisonError::into_inner)
-                }
+            if due_in == Some(Duration::ZERO)
+                && let Some(chunk) = queue.pop_front()
+            {
+                return Next::Chunk(chunk.bytes);
+            }
+            if let Some(noise) = noise
+                && link.subscribes
+                && self.direction == Direction::ToClient
+            {
+                return Next::Noise(noise);
+            }
+            state = if let Some(wait) = due_in {
+                let woken = self.wake.wait_timeout(state, wait);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                let woken = self.wake.wait(state);
+                woken.unwrap_or_else(PoisonError::into_inner)
             };
         }
     }
@@ -215,6 +279,7 @@ impl Wire {
                 }
             }
             Direction::ToServer => {
+                link.subscribes |= contains(bytes, b"SUBSCRIBE\r\n");
                 let always_lost = state.always_lost.as_ref();
                 if always_lost.is_some_and(|pattern| contains(bytes, pattern)) {
                     link.cut();

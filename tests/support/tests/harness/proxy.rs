@@ -249,3 +249,56 @@ fn proxy_url_contains_the_password() {
     let mut connection = Connection::open(proxy.address(), Some("s3cret")).unwrap();
     connection.call(&["PING"]).unwrap();
 }
+
+#[test]
+fn replies_drip_or_never_end_until_the_network_is_normal() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let mut connection = via(&proxy);
+    proxy.drip(ms(20));
+    let started = Instant::now();
+    connection.call(&["PING"]).unwrap();
+    assert!(started.elapsed() >= ms(140));
+    proxy.forward();
+    connection.call(&["PING"]).unwrap();
+    proxy.answer_endlessly("*3\r\n", ":1\r\n");
+    let three = [1; 3].map(Reply::Integer).to_vec();
+    assert_eq!(connection.call(&["PING"]).unwrap(), Reply::Array(three));
+    assert_eq!(connection.receive().unwrap(), Reply::Integer(1));
+    assert_eq!(proxy.open(), 1);
+    proxy.forward();
+    eventually(SOON, || proxy.open() == 0);
+    assert_eq!(via(&proxy).call(&["PING"]).unwrap().text(), "PONG");
+}
+
+#[test]
+fn subscribers_alone_are_flooded() {
+    let server = RedisServer::start();
+    let proxy = Proxy::in_front_of(&server);
+    let (mut subscriber, mut other) = (via(&proxy), via(&proxy));
+    subscriber.call(&["SUBSCRIBE", "news"]).unwrap();
+    proxy.flood_subscribers("+noise\r\n");
+    for _ in 0..10_000 {
+        assert_eq!(subscriber.receive().unwrap().text(), "noise");
+    }
+    assert_eq!(other.call(&["PUBLISH", "news", "x"]).unwrap().integer(), 1);
+    let is_noise = |reply: &Reply| matches!(reply, Reply::Status(_));
+    while is_noise(&subscriber.receive().unwrap()) {}
+    proxy.forward();
+    assert_eq!(other.call(&["PING"]).unwrap().text(), "PONG");
+}
+
+#[test]
+fn two_servers_are_behind_one_address() {
+    let (server, second) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::in_front_of(&server);
+    proxy.alternate_with(&second);
+    let ports = [(); 3].map(|()| {
+        let port = via(&proxy).call(&["CONFIG", "GET", "port"]).unwrap();
+        port.array()[1].integer()
+    });
+    let (one, other) = (i64::from(server.port()), i64::from(second.port()));
+    assert_eq!(ports, [one, other, one]);
+    proxy.forward();
+    assert_eq!(via(&proxy).call(&["PING"]).unwrap().text(), "PONG");
+}

@@ -2,9 +2,11 @@
 
 use std::thread::sleep;
 
+use test_support::Proxy;
 use test_support::cluster::Failover;
 
 use super::FaultContext;
+use crate::nemesis::ENDLESS;
 
 /// How long clients do not reach a node that was cut off, in milliseconds.
 const SILENT: &str = "1500";
@@ -68,6 +70,66 @@ pub(super) fn cut(context: &mut FaultContext<'_>, counts: [usize; 2]) {
                 proxy.refuse();
                 proxy.cut_all();
             }
+        }
+    }
+    context.rest(1_000, 2_000);
+    for proxy in quorum.proxies.iter().flatten() {
+        proxy.forward();
+    }
+}
+
+/// Half of the processes get replies without an end from all Sentinels.
+pub(super) fn sentinels_endless(context: &mut FaultContext<'_>) {
+    let proxies = &context.sentinel().proxies;
+    while context.goes_on() {
+        for proxy in proxies {
+            let (begin, part) = *context.random.pick(&ENDLESS);
+            proxy.answer_endlessly(begin, part);
+            proxy.cut_all();
+        }
+        context.rest(300, 1_500);
+        for proxy in proxies {
+            proxy.forward();
+        }
+        context.rest(50, 300);
+    }
+}
+
+/// The Sentinels' replies to half of the processes arrive a byte at a time.
+pub(super) fn sentinels_dripping(context: &mut FaultContext<'_>) {
+    let proxies = &context.sentinel().proxies;
+    for proxy in proxies {
+        proxy.drip(context.random.millis(0, 20));
+        proxy.cut_all();
+    }
+    context.rest(1_000, 2_000);
+    for proxy in proxies {
+        proxy.forward();
+    }
+}
+
+/// Two servers of a quorum answer each half of the processes without an end.
+pub(super) fn replies_endless(context: &mut FaultContext<'_>) {
+    at_two_servers(context, |context, proxy| {
+        let (begin, part) = *context.random.pick(&ENDLESS);
+        proxy.answer_endlessly(begin, part);
+    });
+}
+
+/// The replies of two servers of a quorum arrive a byte at a time, at each half of the processes.
+pub(super) fn replies_dripping(context: &mut FaultContext<'_>) {
+    at_two_servers(context, |context, proxy| {
+        proxy.drip(context.random.millis(0, 30));
+    });
+}
+
+fn at_two_servers(context: &mut FaultContext<'_>, act: impl Fn(&mut FaultContext<'_>, &Proxy)) {
+    let quorum = context.quorum();
+    for proxies in &quorum.proxies {
+        let mut chosen: Vec<_> = proxies.iter().collect();
+        context.random.shuffle(&mut chosen);
+        for proxy in &chosen[..2] {
+            act(context, proxy);
         }
     }
     context.rest(1_000, 2_000);

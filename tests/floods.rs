@@ -21,8 +21,32 @@ const SUBSCRIBE: &[u8] = b"\r\nSUBSCRIBE\r\n$";
 /// Messages in one write, so that the proxy is never the slower side.
 const BATCH: usize = 10;
 
-/// The most lines that fit into a message. Each of them may be a notification, and has to be looked at.
-const LINES: usize = 60_000;
+/// About as much as fits into a message.
+const TEXT: usize = 60_000;
+
+/// Lines that can be read: a client with the right to publish can send them to any waiter.
+const FORGED: &str = "h 01234567 1700000000000000 1000\n";
+
+/// What a proxy adds to the subscription, as fast as the client reads unless it says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    /// Messages of lines that nobody can read.
+    Nonsense,
+    /// Messages of lines that could be for a waiter.
+    Forged,
+    /// A short message each 10 ms, and none of the server's own bytes.
+    Alone,
+}
+
+impl Added {
+    fn text(self) -> String {
+        match self {
+            Self::Nonsense => "\n".repeat(TEXT),
+            Self::Forged => FORGED.repeat(TEXT / FORGED.len()),
+            Self::Alone => "x".to_owned(),
+        }
+    }
+}
 
 /// Forwards everything, and adds messages to each connection that subscribes, as fast as the client reads.
 struct Flood {
@@ -34,8 +58,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// With `mutes`, the server's own bytes no longer arrive once the flood begins.
-    fn in_front_of(server: &RedisServer, mutes: bool) -> Self {
+    fn in_front_of(server: &RedisServer, added: Added) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let flood = Self {
             address: listener.local_addr().unwrap(),
@@ -59,7 +82,7 @@ impl Flood {
                 thread::spawn(move || send_to_server(ours, &flooding, &counted));
                 thread::spawn(move || read_from_server(server, &to_client));
                 let messages = Arc::clone(&messages);
-                thread::spawn(move || send_to_client(client, &from_others, mutes, &messages));
+                thread::spawn(move || send_to_client(client, &from_others, added, &messages));
             }
         });
         flood
@@ -110,7 +133,7 @@ fn read_from_server(mut server: TcpStream, to_client: &Sender<ToClient>) {
 fn send_to_client(
     mut client: TcpStream,
     to_client: &Receiver<ToClient>,
-    mutes: bool,
+    added: Added,
     messages: &AtomicUsize,
 ) {
     let mut flood: Option<Vec<u8>> = None;
@@ -125,12 +148,12 @@ fn send_to_client(
                 announced = Some(channel);
                 Ok(())
             }
-            (Ok(ToClient::FromServer(_)), Some(_)) if mutes => Ok(()),
+            (Ok(ToClient::FromServer(_)), Some(_)) if added == Added::Alone => Ok(()),
             (Ok(ToClient::FromServer(bytes)), _) => {
                 let written = client.write_all(&bytes);
                 // The confirmation has arrived.
                 if let Some(channel) = announced.take() {
-                    let text = "\n".repeat(LINES);
+                    let text = added.text();
                     let (len, of_text) = (channel.len(), text.len());
                     let message = format!(
                         ">3\r\n$7\r\nmessage\r\n${len}\r\n{channel}\r\n${of_text}\r\n{text}\r\n"
@@ -141,6 +164,9 @@ fn send_to_client(
             }
             (Err(TryRecvError::Empty), Some(batch)) => {
                 messages.fetch_add(BATCH, Ordering::Relaxed);
+                if added == Added::Alone {
+                    thread::sleep(ms(10));
+                }
                 client.write_all(batch)
             }
             (Err(_), _) => return,
@@ -151,11 +177,10 @@ fn send_to_client(
     }
 }
 
-/// Renewals run on the thread that receives the messages.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn flood_on_the_subscription_loses_no_lock() {
+/// Renewals share the connection with the messages, and the thread.
+async fn assert_no_lock_is_lost(added: Added) {
     let server = RedisServer::start();
-    let flood = Flood::in_front_of(&server, false);
+    let flood = Flood::in_front_of(&server, added);
     let locks = LockManager::connect(&flood.url()).await.unwrap();
     let mut held = Vec::new();
     for number in 0..20 {
@@ -173,20 +198,30 @@ async fn flood_on_the_subscription_loses_no_lock() {
     let messages = flood.messages.load(Ordering::Relaxed);
     assert_eq!(lost, 0, "of 20, in a flood of {messages} messages");
     assert!(messages > 2 * BATCH, "{messages}");
+    let subscriptions = flood.subscriptions.load(Ordering::Relaxed);
     assert_eq!(
-        flood.subscriptions.load(Ordering::Relaxed),
-        1,
-        "one connection was enough"
+        subscriptions, 1,
+        "no subscription in the pause after a flood"
     );
     busy.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_on_the_subscription_loses_no_lock() {
+    assert_no_lock_is_lost(Added::Nonsense).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_of_forged_notifications_loses_no_lock() {
+    assert_no_lock_is_lost(Added::Forged).await;
 }
 
 /// The subscription is checked each 3 s, and messages are no reply to that question.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscription_that_only_sends_messages_is_replaced() {
     let server = RedisServer::start();
-    let flood = Flood::in_front_of(&server, true);
+    let flood = Flood::in_front_of(&server, Added::Alone);
     let timeout = Duration::from_secs(1);
     let builder = LockManager::builder().command_timeout(timeout);
     let locks = builder.connect(&flood.url()).await.unwrap();

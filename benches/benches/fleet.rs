@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 
 const PRIMARIES: [u16; 3] = [3, 6, 9];
 const MANAGERS: [usize; 3] = [1, 20, 200];
-/// For commands, for notifications, and of the background worker.
-const CONNECTIONS: f64 = 3.0;
+/// Of the first runtime, and of the background worker.
+const CONNECTIONS: f64 = 2.0;
 /// More would make the connections of a small machine time out.
 const STARTED_AT_ONCE: usize = 10;
 /// Long enough for a subscription.

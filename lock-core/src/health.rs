@@ -44,7 +44,7 @@ impl LockManager {
     /// grants no lock. This method fails then. The call takes at most the manager's
     /// [`command_timeout`](crate::LockManagerBuilder::command_timeout). Concurrent calls share one probe,
     /// and calls within a second get the same outcome. So a readiness check may call it for each request.
-    /// The first call also opens the connection for notifications.
+    /// The first call also subscribes to notifications.
     ///
     /// The name is `ping:` and a random id of the manager, in the manager's dialect. The user of the
     /// server needs the rights to its key.

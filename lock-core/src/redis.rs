@@ -25,7 +25,6 @@ mod node;
 mod node_config;
 mod operations;
 mod pool;
-mod pushes;
 #[cfg(feature = "quorum")]
 mod quorum;
 mod report;

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::pushes::Subscribing;
+use super::transport::{Subscribed, Subscribing};
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline, Moment};
@@ -108,9 +108,6 @@ pub(super) enum Phase {
     /// The server refused it. Waiters poll, and the first of them after this moment makes the listener try again.
     Refused { until: Moment },
 }
-
-/// A channel, as the server knows it.
-pub(super) type Subscribed = (Subscribing, Arc<str>);
 
 /// The channels of one server.
 pub(super) struct Channels {

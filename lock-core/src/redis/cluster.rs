@@ -233,6 +233,7 @@ impl Store for ClusterStore {
                 supervised(reporter, || Box::pin(nodes.watch_client_certificate())),
                 supervised(reporter, || Box::pin(Arc::clone(nodes).keep_fresh())),
                 supervised(reporter, || Box::pin(nodes.keep_epochs())),
+                supervised(reporter, || Box::pin(nodes.close_idle())),
                 supervised(reporter, || Box::pin(nodes.listen_all()))
             );
         })

@@ -51,6 +51,12 @@ impl Confirmer {
         }
     }
 
+    /// As [`Pool::close_idle`].
+    #[cfg(feature = "cluster")]
+    pub(super) fn close_idle(&self) {
+        self.pool.close_idle();
+    }
+
     /// Stops using the connections to an earlier primary.
     pub(super) fn retire_older(&self) {
         self.pool.retire_older();

@@ -15,7 +15,7 @@ use super::errors::timed_out;
 use super::handshake::Greeting;
 use super::link::Link;
 use super::node::{Node, Witness};
-use super::transport::{Expected, Transport};
+use super::transport::{Expected, Receiver, Subscribed, Transport};
 use crate::error::LockError;
 use crate::store::Boxed;
 use lock_protocol::acquisition::Origin;
@@ -51,6 +51,8 @@ pub(super) struct Connection {
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     is_asking: bool,
+    /// It speaks RESP3, in which a server can send messages.
+    pub(super) has_pushes: bool,
     /// When to log in with new credentials.
     renew_login_at: Mutex<Option<Moment>>,
 }
@@ -69,6 +71,7 @@ impl Connection {
         login: &RedisConnectionInfo,
         greeting: Greeting,
         is_asking: bool,
+        has_pushes: bool,
         renew_login_at: Option<Moment>,
     ) -> Self {
         let link = Arc::new(link);
@@ -84,6 +87,7 @@ impl Connection {
             abilities: greeting.abilities,
             turn: tokio::sync::Mutex::default(),
             is_asking,
+            has_pushes,
             renew_login_at: Mutex::new(renew_login_at),
         }
     }
@@ -122,6 +126,22 @@ impl Connection {
     pub(super) fn retire(&self) {
         self.link.retired();
         self.transport.abort();
+    }
+
+    /// Returns how many calls the connection has carried.
+    #[cfg(feature = "cluster")]
+    pub(super) fn calls(&self) -> u64 {
+        self.transport.calls()
+    }
+
+    /// Gives all messages of the server to this receiver.
+    pub(super) fn receive_with(&self, receiver: Arc<dyn Receiver>) {
+        self.transport.receive_with(receiver);
+    }
+
+    /// Ends and begins subscriptions. The receiver learns what becomes of those that begin.
+    pub(super) fn subscribe(&self, ending: Vec<Subscribed>, beginning: Vec<Subscribed>) {
+        self.transport.subscribe(ending, beginning);
     }
 
     /// Sends questions at once, and waits at most `limit` for the replies to them: one for each.

@@ -25,7 +25,6 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::sync::assert_no_mutex_held;
 use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::clock_sync::ClockSync;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::scripts::Script;
 
@@ -54,15 +53,6 @@ struct Opened {
     login: RedisConnectionInfo,
     issued: Option<Arc<Issued>>,
     greeting: Greeting,
-}
-
-/// What is known of a connection that receives messages.
-pub(super) struct RawConnection {
-    pub(super) node: Arc<Node>,
-    /// The time and the run id of the server when the connection began.
-    pub(super) first: ClockSync,
-    /// What the provider of credentials gave for this connection.
-    pub(super) issued: Option<Arc<Issued>>,
 }
 
 impl Connector {
@@ -145,6 +135,7 @@ impl Connector {
             &opened.login,
             opened.greeting,
             self.is_asking(),
+            opened.protocol.supports_resp3(),
             opened.issued.and_then(|issued| issued.renew_at),
         ));
         let weak = Arc::downgrade(&connection);
@@ -172,30 +163,6 @@ impl Connector {
         };
         let decided = tokio::time::timeout(deadline.left(), deciding).await;
         decided.unwrap_or_else(|_elapsed| Err(no_answer_of(node)))
-    }
-
-    /// Opens a connection that receives messages.
-    pub(super) async fn connect_raw(
-        self: &Arc<Self>,
-        limit: Duration,
-    ) -> Result<(Stream, RawConnection), LockError> {
-        if self.speaks_resp2(&self.node()) {
-            return Err(no_notifications());
-        }
-        let deadline = Deadline::after(Clock::System, limit.min(self.config.timeout()));
-        let opened = self.open(ConnectionKind::Pubsub, deadline).await?;
-        // The server may have refused RESP3 just now.
-        if !opened.protocol.supports_resp3() {
-            return Err(no_notifications());
-        }
-        let run_id = opened.greeting.first.run_id;
-        drop(self.admitted(&opened.node, run_id, deadline).await?);
-        let raw = RawConnection {
-            node: opened.node,
-            first: opened.greeting.first,
-            issued: opened.issued,
-        };
-        Ok((opened.stream, raw))
     }
 
     /// Connects to the server, logs in, and checks the server.
@@ -511,7 +478,7 @@ impl Attempt {
     }
 }
 
-fn no_notifications() -> LockError {
+pub(super) fn no_notifications() -> LockError {
     LockError::advised(
         BackendErrorKind::Unsupported,
         "connections in RESP2 get no notifications",

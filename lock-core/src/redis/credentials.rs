@@ -4,7 +4,6 @@
 //! waits for the earliest of these times, asks the provider, and sends `AUTH` over all connections. So
 //! a connection that opened meanwhile with older credentials has its turn too.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -60,24 +59,13 @@ pub(super) struct CredentialSource {
     process: Process,
     /// The call that is under way.
     asking: Mutex<Option<Asking>>,
-    logins: Mutex<Logins>,
+    connections: Mutex<Vec<Weak<dyn RenewLogin>>>,
     /// Notified when the earliest time of a renewal may have changed.
     changed: Notify,
-    /// Tells the subscriptions, which have connections of their own.
-    renewed: watch::Sender<Option<Arc<Issued>>>,
 }
 
 /// The outcome of a call. The channel closes without one when the call is dropped.
 type Asking = watch::Receiver<Option<Result<Arc<Issued>, LockError>>>;
-
-#[derive(Default)]
-struct Logins {
-    connections: Vec<Weak<dyn RenewLogin>>,
-    /// When the logins of the subscriptions have to be renewed, by their numbers. A cluster has one for each node.
-    subscriptions: HashMap<u64, Moment>,
-    /// The number of the next subscription.
-    next_number: u64,
-}
 
 impl CredentialSource {
     pub(super) fn new(
@@ -91,9 +79,8 @@ impl CredentialSource {
             reporter,
             process: Process::current(),
             asking: Mutex::default(),
-            logins: Mutex::default(),
+            connections: Mutex::default(),
             changed: Notify::new(),
-            renewed: watch::Sender::new(None),
         }
     }
 
@@ -186,52 +173,26 @@ impl CredentialSource {
     /// Renews the login of this connection from now on.
     pub(super) fn register(&self, connection: Weak<dyn RenewLogin>) {
         {
-            let mut logins = self.logins.lock();
-            logins.connections.retain(|known| known.strong_count() > 0);
-            logins.connections.push(connection);
-        }
-        self.reporter.waking(|| self.changed.notify_one());
-    }
-
-    /// Renews the login of a subscription from now on, until the result is dropped.
-    pub(super) fn register_subscription(self: &Arc<Self>, issued: &Issued) -> SubscriptionLogin {
-        let renewed = self.renewed.subscribe();
-        let number = {
-            let mut logins = self.logins.lock();
-            logins.next_number += 1;
-            logins.next_number
-        };
-        self.set_subscription(number, issued.renew_at);
-        SubscriptionLogin {
-            source: Arc::clone(self),
-            number,
-            renewed,
-        }
-    }
-
-    fn set_subscription(&self, number: u64, renew_at: Option<Moment>) {
-        {
-            let mut logins = self.logins.lock();
-            match renew_at {
-                Some(at) => logins.subscriptions.insert(number, at),
-                None => logins.subscriptions.remove(&number),
-            };
+            let mut connections = self.connections.lock();
+            connections.retain(|known| known.strong_count() > 0);
+            connections.push(connection);
         }
         self.reporter.waking(|| self.changed.notify_one());
     }
 
     fn live_connections(&self) -> Vec<Arc<dyn RenewLogin>> {
-        let known = self.logins.lock().connections.clone();
+        let known = self.connections.lock().clone();
         let connections = known.iter().filter_map(Weak::upgrade);
         connections.filter(|it| it.is_open()).collect()
     }
 
     /// Returns the earliest time at which a login has to be renewed.
     fn next_renewal(&self) -> Option<Moment> {
-        let subscription = self.logins.lock().subscriptions.values().min().copied();
         let connections = self.live_connections();
-        let renewals = connections.iter().filter_map(|it| it.renew_login_at());
-        renewals.chain(subscription).min()
+        connections
+            .iter()
+            .filter_map(|it| it.renew_login_at())
+            .min()
     }
 
     /// Logs all live connections in again. A connection that the server refuses is not used any more.
@@ -241,9 +202,6 @@ impl CredentialSource {
             let (issued, timeout) = (Arc::clone(issued), self.timeout);
             logins.spawn(async move { connection.log_in(&issued, timeout).await });
         }
-        self.logins.lock().subscriptions.clear();
-        self.reporter
-            .waking(|| drop(self.renewed.send_replace(Some(Arc::clone(issued)))));
         while let Some(refused) = logins.join_next().await {
             if let Ok(Err(error)) = refused {
                 self.reporter.emit(&LockEvent::LoginFailed {
@@ -319,45 +277,6 @@ impl Drop for ProviderCall<'_> {
     }
 }
 
-/// The login of the subscription. Dropping it ends its renewals.
-pub(super) struct SubscriptionLogin {
-    source: Arc<CredentialSource>,
-    number: u64,
-    renewed: watch::Receiver<Option<Arc<Issued>>>,
-}
-
-impl SubscriptionLogin {
-    /// Waits for new credentials.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    pub(super) async fn renewed(&mut self) -> Arc<Issued> {
-        loop {
-            if self.renewed.changed().await.is_err() {
-                // The source lives as long as `self`.
-                std::future::pending::<()>().await;
-            }
-            let issued = self.renewed.borrow_and_update().clone();
-            if let Some(issued) = issued {
-                return issued;
-            }
-        }
-    }
-
-    /// Records that the subscription has logged in with these credentials.
-    pub(super) fn is_renewed(&self, issued: &Issued) {
-        self.source.set_subscription(self.number, issued.renew_at);
-    }
-}
-
-impl Drop for SubscriptionLogin {
-    fn drop(&mut self) {
-        if self.source.process.is_current() {
-            self.source.set_subscription(self.number, None);
-        }
-    }
-}
-
 impl Issued {
     fn new(credentials: Credentials) -> Self {
         let now = Clock::System.now();
@@ -391,35 +310,5 @@ impl Issued {
     pub(super) fn refused(&self, refusal: Refusal) -> LockError {
         let refusal = hide_password(refusal, &self.password);
         LockError::refused_as("the lock server refused new credentials", &refusal)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A cluster has a subscription for each node.
-    #[test]
-    fn earliest_login_of_all_subscriptions_is_renewed_first() {
-        let provider = || async { Ok::<_, std::io::Error>(Credentials::new("user", "password")) };
-        let provider = Arc::new(provider);
-        let timeout = Duration::from_secs(1);
-        let source = Arc::new(CredentialSource::new(provider, timeout, Arc::default()));
-        let now = Clock::System.now();
-        let issued = |seconds| Issued {
-            user: "user".into(),
-            password: "password".into(),
-            renew_at: Some(now.plus(Duration::from_secs(seconds))),
-        };
-        let [soon, later, last] = [10, 20, 30].map(issued);
-        let first = source.register_subscription(&soon);
-        let second = source.register_subscription(&later);
-        assert_eq!(source.next_renewal(), soon.renew_at);
-        first.is_renewed(&last);
-        assert_eq!(source.next_renewal(), later.renew_at);
-        drop(second);
-        assert_eq!(source.next_renewal(), last.renew_at);
-        drop(first);
-        assert_eq!(source.next_renewal(), None);
     }
 }

@@ -13,10 +13,11 @@ use std::time::SystemTime;
 use super::connect::{read_in_time, tls_clients};
 use super::connector::{Connector, Slots};
 use super::deployment::{Deployment, NodeAddress, Topology as Named};
+use super::link::Link;
 use super::location::Location;
 use super::node::Node;
 use super::node_config::{DeploymentKind, NodeConfig};
-use super::pushes::Subscribing;
+use super::transport::{Subscribing, Transport};
 use crate::config::Settings;
 use crate::error::LockError;
 use crate::redis::tls::Certificate;
@@ -31,9 +32,8 @@ mod discovery;
 pub use connection::{AskError, Connection, Reply};
 use discovery::{behind_sentinels, in_cluster};
 
-/// How many connections a manager opens to a server in a program with one runtime: one for commands, one for its background
-/// worker, and one for messages once a caller waits.
-const TO_A_SERVER: u64 = 3;
+/// How many connections a manager opens to a server: one for the first runtime, and one for its background worker.
+const TO_A_SERVER: u64 = 2;
 /// How many it opens to a Sentinel.
 const TO_A_SENTINEL: u64 = 1;
 
@@ -201,7 +201,7 @@ impl Server {
         self.connector.node().text().to_string()
     }
 
-    /// Returns how many connections to it a manager opens in a program with one runtime. A failover makes a replica the
+    /// Returns how many connections to it a manager opens. A failover makes a replica the
     /// primary.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -283,6 +283,13 @@ impl Server {
         } else {
             Subscribing::Classic
         };
-        Ok(Connection::new(logged_in, certificate, how, limit))
+        let reporter = &self.connector.config.reporter;
+        let link = Link::unreported(self.connector.node(), reporter, limit);
+        let transport = Transport::start(logged_in.stream, Arc::new(link));
+        let mut connection = Connection::new(transport, how, limit);
+        connection.certificate = certificate;
+        connection.speaks_resp3 = logged_in.protocol.supports_resp3();
+        connection.refusal_of_resp3 = logged_in.refused_resp3.map(|refused| refused.text());
+        Ok(connection)
     }
 }

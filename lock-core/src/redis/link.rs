@@ -26,9 +26,11 @@ use redis::RedisError;
 
 use super::errors::{io_error, timed_out};
 use super::node::Node;
+use super::node_config::kind_of_this_thread;
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::Mutex;
+use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Moment};
 
 /// Less is the moment since which the server is silent, in nanoseconds.
@@ -72,6 +74,20 @@ impl Link {
             node,
             report,
         }
+    }
+
+    /// The link of a connection that no telemetry learns of.
+    pub(super) fn unreported(
+        node: Arc<Node>,
+        reporter: &Arc<Reporter>,
+        patience: Duration,
+    ) -> Self {
+        let report = ConnectionReport {
+            reporter: Arc::clone(reporter),
+            server: Arc::clone(&node.server),
+            kind: kind_of_this_thread(),
+        };
+        Self::new(node, report, patience)
     }
 
     /// Returns whether new commands may be sent.

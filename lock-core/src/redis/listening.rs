@@ -1,8 +1,9 @@
 //! Keeps the subscriptions to one server: a single one, a node of a cluster, or a member of a quorum.
 //!
-//! One loop connects when the first waiter needs a channel, subscribes to what is wanted, delivers messages, and
-//! connects again whenever the connection ends. Lock commands never share this connection. It runs on the thread that
-//! renews leases, so what it does in one turn is bounded: by [`Pushes`], and for the lines of a message here.
+//! The loop runs on the thread of the background worker, and uses the worker's connection, which also carries renewals
+//! and releases. It subscribes when the first waiter needs a channel, delivers messages, and does so again whenever the
+//! connection ends. What it does in one turn is bounded by the connection's driver, so that a flood of messages delays
+//! no renewal.
 //!
 //! # One connection
 //!
@@ -14,8 +15,11 @@
 //! | a subscription is refused | the channel is refused for [`AFTER_REFUSAL`], or [`AFTER_ERROR`] if the error is temporary |
 //! | it is refused with `MOVED`, or the server ends it | forget the channel: its slot has moved, and waiters subscribe at the new owner |
 //! | a message | wake its waiter |
-//! | the provider has new credentials | `AUTH`; the connection ends if they are refused |
 //! | another server is the primary, or the commands go to another process | end: notifications come from there |
+//! | no channel is left | end, and keep the connection |
+//!
+//! A `PING` each [`HEARTBEAT`] shows that the server still answers while channels are subscribed. Only its own reply
+//! counts: messages show that somebody publishes.
 //!
 //! # Between two connections
 //!
@@ -28,6 +32,7 @@
 //! | had a confirmed subscription | the first pause of the back-off |
 //! | ended before, or was not made | the next pause of the back-off |
 //! | was refused for a reason that lasts: a missing right, or RESP2 | [`AFTER_REFUSAL`] |
+//! | was flooded with messages | [`AFTER_REFUSAL`], in which renewals and releases have the next connection for themselves |
 //!
 //! A panic, for example of foreign code, ends the connection as any error does.
 //!
@@ -36,46 +41,48 @@
 //! Why there are no notifications, once for each cause until a subscription succeeds. The connection, the
 //! channels of native locks and the channels of keys are separate causes, because each needs its own rights.
 
-use std::io;
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::channels::{ChannelKind, Phase};
 use super::client::RedisClient;
-use super::credentials::{Issued, SubscriptionLogin};
-use super::errors::io_error;
-use super::node::Node;
-use super::pushes::{Heartbeat, Push, Pushes, Subscribing};
+use super::connection::Connection;
+use super::connector::no_notifications;
+use super::transport::{Push, Receiver, Subscribing};
 use crate::error::{BackendErrorKind, LockError};
 use crate::sync::caught;
-use crate::telemetry::{ConnectionKind, LockEvent, NotificationKind, NotificationUse, PanicSource};
+use crate::telemetry::{LockEvent, NotificationKind, NotificationUse, PanicSource};
 use lock_protocol::backoff::{Backoff, Jitter};
-use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::key::key_of_channel;
 use lock_protocol::mailbox::Notification;
 use lock_protocol::op::Refusal;
-use lock_protocol::resp::{LOCK_REPLY, Reply, ServerError};
+use lock_protocol::resp::ServerError;
 use lock_protocol::wire::WireNotification;
 
 /// A connection that breaks silently is detected after at most this and the command timeout.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The pause between two searches for idle channels.
 const IDLE_SEARCH: Duration = Duration::from_secs(3);
-/// The pause after a missing permission. People grant permissions, and that takes longer.
+/// The pause after a missing permission, or a flood. People grant permissions, and that takes longer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(10);
 /// The pause after a temporary error. A server that loads its data, for example, is asked again soon.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// A connection that lived this long did not break because of what is sent on it.
 const STEADY: Duration = Duration::from_secs(1);
-/// How many lines of a message are delivered before the other tasks of the thread have their turn.
-const LINES_OF_A_TURN: usize = 100;
+/// How many lines of a message may be unreadable before the rest is not read. A later version may have lines of other
+/// kinds; a flood of nonsense must not delay the replies behind it.
+const UNKNOWN_LINES: usize = 100;
 /// The pause after a panic.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Receives the notifications of one server for as long as it is polled, even after a panic.
 pub(super) async fn listen(client: Arc<RedisClient>) {
+    client.pool.connector.config.worker_runs();
     // An earlier call was dropped with its connection. At the first call, a waiter may be faster than this task.
     if client.channels.begin_listening() {
         all_down(&client);
@@ -87,31 +94,41 @@ pub(super) async fn listen(client: Arc<RedisClient>) {
     }
 }
 
-/// Connects when the first waiter needs it, and again whenever the connection breaks.
+/// Subscribes when the first waiter needs it, and again whenever the connection ends.
 async fn receive_all(client: &Arc<RedisClient>) {
     let mut backoff = Backoff::new(Jitter::from_os());
-    let mut warnings = Warnings::default();
-    let mut is_reconnect = false;
+    let warnings = Arc::new(Warnings::default());
     loop {
         while !client.channels.has_any() {
             client.channels.wanted().await;
         }
-        let pause = match Subscriber::connect(client).await {
-            Ok(mut subscriber) => {
-                let connector = &client.pool.connector;
-                let report = connector.report(&subscriber.node, ConnectionKind::Pubsub);
-                report.connected(std::mem::replace(&mut is_reconnect, true));
+        let pause = match connection(client).await {
+            Ok(connection) => {
+                let subscriber = Arc::new(Subscriber {
+                    client: Arc::downgrade(client),
+                    warnings: Arc::clone(&warnings),
+                    run_id: connection.first.run_id,
+                    was_confirmed: AtomicBool::new(false),
+                    was_missed: AtomicBool::new(false),
+                    was_flooded: AtomicBool::new(false),
+                    has_ended: Notify::new(),
+                });
                 let began = Clock::System.now();
-                let ended = subscriber.run(client, &mut warnings).await;
-                report.disconnected(ended.as_ref().err());
+                let ended = run(client, &connection, &subscriber).await;
                 let is_steady = Clock::System.now().since(began) >= STEADY;
+                let was_flooded = subscriber.was_flooded.load(Ordering::Acquire);
+                if let (Err(error), true) = (&ended, was_flooded) {
+                    warnings.connection.warn(client, error);
+                }
                 // The server may accept connections and close each of them.
-                if is_steady || subscriber.was_confirmed {
+                if is_steady || subscriber.was_confirmed.load(Ordering::Relaxed) {
                     backoff.reset();
                 } else if let Err(error) = &ended {
                     warnings.connection.warn(client, error);
                 }
-                if is_steady {
+                if was_flooded {
+                    AFTER_REFUSAL
+                } else if is_steady {
                     Duration::ZERO
                 } else {
                     backoff.pause()
@@ -128,6 +145,74 @@ async fn receive_all(client: &Arc<RedisClient>) {
         };
         all_down(client);
         client.channels.pause(pause).await;
+    }
+}
+
+/// Returns the worker's connection, if notifications can arrive over it.
+async fn connection(client: &RedisClient) -> Result<Arc<Connection>, LockError> {
+    if !client.pool.connector.can_subscribe() {
+        return Err(no_notifications());
+    }
+    let deadline = Deadline::after(Clock::System, client.command_timeout);
+    let connection = client.pool.for_current_runtime(deadline).await?;
+    // The server may have refused RESP3 just now.
+    if !connection.has_pushes {
+        return Err(no_notifications());
+    }
+    Ok(connection)
+}
+
+/// Subscribes and receives until the connection ends, until another server is the primary, or until no channel is left.
+async fn run(
+    client: &RedisClient,
+    connection: &Connection,
+    subscriber: &Arc<Subscriber>,
+) -> Result<(), LockError> {
+    let location = &client.pool.connector.location;
+    let mut generations = location.generations();
+    let mut idle_search = tokio::time::interval(IDLE_SEARCH);
+    connection.receive_with(Arc::clone(subscriber) as Arc<dyn Receiver>);
+    subscribe(client, connection);
+    let mut beating = std::pin::pin!(beat(connection, client.command_timeout));
+    while client.channels.has_any() {
+        let node = connection.node();
+        let is_process = node.is_process(subscriber.run_id);
+        if location.generation() != node.generation || !is_process {
+            return Ok(());
+        }
+        tokio::select! {
+            () = subscriber.has_ended.notified() => {
+                return connection.link.error().map_or(Ok(()), Err);
+            }
+            error = &mut beating => match error? {},
+            () = client.channels.wanted() => subscribe(client, connection),
+            () = changed(generations.as_mut()) => {}
+            _ = idle_search.tick() => {
+                connection.subscribe(client.channels.take_idle(), Vec::new());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn subscribe(client: &RedisClient, connection: &Connection) {
+    // First those that made room, because such a channel may be wanted again.
+    let leaving = client.channels.take_leaving();
+    connection.subscribe(leaving, client.channels.take_wanted());
+}
+
+/// Asks the server again and again for a sign of life. Returns only when the connection has ended.
+async fn beat(connection: &Connection, limit: Duration) -> Result<Infallible, LockError> {
+    loop {
+        tokio::time::sleep(HEARTBEAT).await;
+        let asked = connection
+            .ask(|out| drop(out.command("PING")), 1, limit)
+            .await;
+        if let Err(error) = asked
+            && !connection.link.is_open()
+        {
+            return Err(error);
+        }
     }
 }
 
@@ -159,22 +244,26 @@ struct Warnings {
 /// Whether a failure was reported. One log line is enough until a subscription succeeds.
 #[derive(Default)]
 struct Warning {
-    is_known: bool,
+    is_known: AtomicBool,
 }
 
 impl Warnings {
-    fn of(&mut self, kind: ChannelKind) -> &mut Warning {
+    fn of(&self, kind: ChannelKind) -> &Warning {
         if kind == ChannelKind::Key {
-            &mut self.keys
+            &self.keys
         } else {
-            &mut self.native
+            &self.native
         }
     }
 }
 
 impl Warning {
-    fn warn(&mut self, client: &RedisClient, error: &LockError) {
-        if !std::mem::replace(&mut self.is_known, true) {
+    fn ends(&self) {
+        self.is_known.store(false, Ordering::Relaxed);
+    }
+
+    fn warn(&self, client: &RedisClient, error: &LockError) {
+        if !self.is_known.swap(true, Ordering::Relaxed) {
             client.reporter.emit(&LockEvent::NotificationsOff {
                 server: &client.pool.connector.node().server,
                 error: &error.to_string(),
@@ -183,157 +272,84 @@ impl Warning {
     }
 }
 
-/// A command that is not about a channel.
-struct Login(Arc<Issued>);
-
-/// A connection for subscriptions.
+/// Receives what the server sends over one connection.
 struct Subscriber {
-    pushes: Pushes<Login>,
-    node: Arc<Node>,
+    /// The connection belongs to the client.
+    client: Weak<RedisClient>,
+    warnings: Arc<Warnings>,
     run_id: u64,
-    /// `None` without a provider of credentials.
-    login: Option<SubscriptionLogin>,
     /// The server has confirmed a subscription.
-    was_confirmed: bool,
+    was_confirmed: AtomicBool,
     /// Waiters of native locks may have missed a message on a channel that is up now.
-    was_missed: bool,
+    was_missed: AtomicBool,
+    /// The server has sent more messages than could be read.
+    was_flooded: AtomicBool,
+    has_ended: Notify,
+}
+
+impl Receiver for Subscriber {
+    fn receive(&self, push: Push<'_>) {
+        let Some(client) = self.client.upgrade() else {
+            return;
+        };
+        match push {
+            Push::Message { channel, text } => match key_of(channel) {
+                Some(key) => receive_release(&client, key),
+                None => receive_text(&client, text, self.run_id),
+            },
+            Push::Subscribed(how, channel) => self.subscribed(&client, how, &channel),
+            Push::Refused(how, channel, error) => self.refused(&client, how, &channel, error),
+            Push::Ended(how, channel) => {
+                let channel = String::from_utf8_lossy(channel);
+                if client.channels.forget(how, &channel) {
+                    // They subscribe at the new owner.
+                    client.notifications.poll_all();
+                }
+            }
+        }
+    }
+
+    fn caught_up(&self) {
+        if self.was_missed.swap(false, Ordering::Relaxed)
+            && let Some(client) = self.client.upgrade()
+        {
+            client.notifications.poll_all();
+        }
+    }
+
+    fn ended(&self, is_flooded: bool) {
+        self.was_flooded.store(is_flooded, Ordering::Release);
+        if let Some(client) = self.client.upgrade() {
+            client.reporter.waking(|| self.has_ended.notify_one());
+        }
+    }
 }
 
 impl Subscriber {
-    async fn connect(client: &RedisClient) -> Result<Self, LockError> {
-        let connector = &client.pool.connector;
-        let (stream, opened) = connector.connect_raw(client.command_timeout).await?;
-        let source = connector.config.credentials.as_ref();
-        let login = source.zip(opened.issued);
-        let heartbeat = Heartbeat {
-            interval: HEARTBEAT,
-            limit: client.command_timeout,
-        };
-        Ok(Self {
-            pushes: Pushes::new(stream, Some(heartbeat)),
-            node: opened.node,
-            run_id: opened.first.run_id,
-            login: login.map(|(source, issued)| source.register_subscription(&issued)),
-            was_confirmed: false,
-            was_missed: false,
-        })
-    }
-
-    /// Subscribes and receives until the connection breaks, or until another server is the primary.
-    async fn run(
-        &mut self,
-        client: &RedisClient,
-        warnings: &mut Warnings,
-    ) -> Result<(), LockError> {
-        let location = &client.pool.connector.location;
-        let mut generations = location.generations();
-        let mut idle_search = tokio::time::interval(IDLE_SEARCH);
-        self.subscribe(client);
-        loop {
-            let is_process = self.node.is_process(self.run_id);
-            if location.generation() != self.node.generation || !is_process {
-                return Ok(());
-            }
-            if self.was_missed && !self.pushes.has_unread() {
-                self.was_missed = false;
-                client.notifications.poll_all();
-            }
-            tokio::select! {
-                push = self.pushes.next() => {
-                    let push = push.map_err(|error| broken(&self.node, error))?;
-                    let mut seen = Seen {
-                        client,
-                        warnings,
-                        run_id: self.run_id,
-                        was_confirmed: &mut self.was_confirmed,
-                        was_missed: &mut self.was_missed,
-                    };
-                    seen.handle(push).await?;
-                }
-                () = client.channels.wanted() => self.subscribe(client),
-                () = changed(generations.as_mut()) => {}
-                issued = renewed_login(self.login.as_mut()) => self.log_in(&issued),
-                _ = idle_search.tick() => {
-                    for (how, name) in client.channels.take_idle() {
-                        self.pushes.unsubscribe(how, name);
-                    }
-                }
-            }
-        }
-    }
-
-    fn subscribe(&mut self, client: &RedisClient) {
-        // First, because a channel that made room may be wanted again.
-        for (how, name) in client.channels.take_leaving() {
-            self.pushes.unsubscribe(how, name);
-        }
-        for (how, name) in client.channels.take_wanted() {
-            self.pushes.subscribe(how, name);
-        }
-    }
-
-    fn log_in(&mut self, issued: &Arc<Issued>) {
-        if let Some(login) = &self.login {
-            login.is_renewed(issued);
-        }
-        self.pushes
-            .send(Login(Arc::clone(issued)), LOCK_REPLY, |out| {
-                out.command("AUTH")
-                    .arg(&*issued.user)
-                    .arg(&*issued.password);
-            });
-    }
-}
-
-/// What a push changes. [`Pushes`] is borrowed by the push.
-struct Seen<'a> {
-    client: &'a RedisClient,
-    warnings: &'a mut Warnings,
-    run_id: u64,
-    was_confirmed: &'a mut bool,
-    was_missed: &'a mut bool,
-}
-
-impl Seen<'_> {
-    async fn handle(&mut self, push: Push<'_, Login>) -> Result<(), LockError> {
-        match push {
-            Push::Message { channel, text } => match key_of(channel) {
-                Some(key) => receive_release(self.client, key),
-                None => receive_text(self.client, text, self.run_id).await,
-            },
-            Push::Subscribed(how, channel) => self.subscribed(how, &channel),
-            Push::Refused(how, channel, error) => self.refused(how, &channel, error),
-            Push::Ended(how, channel) => {
-                let channel = String::from_utf8_lossy(channel);
-                if self.client.channels.forget(how, &channel) {
-                    // They subscribe at the new owner.
-                    self.client.notifications.poll_all();
-                }
-            }
-            Push::Reply(Login(issued), reply) => return self.logged_in(&issued, reply),
-            Push::Other => {}
-        }
-        Ok(())
-    }
-
-    fn subscribed(&mut self, how: Subscribing, channel: &str) {
-        let channels = &self.client.channels;
-        *self.was_confirmed = true;
-        self.warnings.connection = Warning::default();
+    fn subscribed(&self, client: &RedisClient, how: Subscribing, channel: &str) {
+        let channels = &client.channels;
+        self.was_confirmed.store(true, Ordering::Relaxed);
+        self.warnings.connection.ends();
         let Some(kind) = channels.kind(how, channel) else {
             return;
         };
-        *self.warnings.of(kind) = Warning::default();
+        self.warnings.of(kind).ends();
         if channels.set(how, channel, Phase::Up(self.run_id)) {
             match key_of_channel(channel) {
-                Some(key) => drop(self.client.notifications.notify_released(key)),
-                None => *self.was_missed = true,
+                Some(key) => drop(client.notifications.notify_released(key)),
+                None => self.was_missed.store(true, Ordering::Relaxed),
             }
         }
     }
 
-    fn refused(&mut self, how: Subscribing, channel: &str, error: ServerError<'_>) {
-        let channels = &self.client.channels;
+    fn refused(
+        &self,
+        client: &RedisClient,
+        how: Subscribing,
+        channel: &str,
+        error: ServerError<'_>,
+    ) {
+        let channels = &client.channels;
         if error.code() == "MOVED" {
             // The next acquire goes to the new owner.
             channels.forget(how, channel);
@@ -349,26 +365,9 @@ impl Seen<'_> {
         channels.set(how, channel, Phase::Refused { until });
         // The other channels of this kind will be refused too.
         if let Some(kind) = channels.kind(how, channel) {
-            self.warnings.of(kind).warn(self.client, &error);
+            self.warnings.of(kind).warn(client, &error);
         }
     }
-
-    fn logged_in(&self, issued: &Issued, reply: Reply<'_>) -> Result<(), LockError> {
-        let Some(error) = reply.error() else {
-            return Ok(());
-        };
-        let error = issued.refused(Refusal::of(error));
-        self.client.reporter.emit(&LockEvent::LoginFailed {
-            error: &error,
-            reason: None,
-        });
-        Err(error)
-    }
-}
-
-fn broken(node: &Node, error: io::Error) -> LockError {
-    let text = format!("the subscription to {} broke", node.text());
-    io_error(text, &error.into())
 }
 
 async fn changed(generations: Option<&mut watch::Receiver<u64>>) {
@@ -377,14 +376,6 @@ async fn changed(generations: Option<&mut watch::Receiver<u64>>) {
             // The sender lives as long as the client.
             let _changed = generations.changed().await;
         }
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for new credentials of the subscription.
-async fn renewed_login(login: Option<&mut SubscriptionLogin>) -> Arc<Issued> {
-    match login {
-        Some(login) => login.renewed().await,
         None => std::future::pending().await,
     }
 }
@@ -403,22 +394,21 @@ fn receive_release(client: &RedisClient, key: &str) {
     }
 }
 
-/// Delivers the notifications of one message of the server process with this run id: one in each line. Other tasks of
-/// the thread run in between, because a client can publish thousands of lines.
-async fn receive_text(client: &RedisClient, text: &[u8], run_id: u64) {
+/// Delivers the notifications of one message of the server process with this run id: one in each line.
+fn receive_text(client: &RedisClient, text: &[u8], run_id: u64) {
     let received = Clock::System.now();
-    let mut is_known = true;
-    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+    let mut unknown = 0;
+    for line in text.split(|byte| *byte == b'\n') {
         let line = str::from_utf8(line).ok().and_then(WireNotification::parse);
         match line {
             Some(notification) => receive_line(client, &notification, run_id, received),
-            None => is_known = false,
+            None => unknown += 1,
         }
-        if number % LINES_OF_A_TURN == 0 {
-            tokio::task::yield_now().await;
+        if unknown > UNKNOWN_LINES {
+            break;
         }
     }
-    if !is_known {
+    if unknown > 0 {
         // Any client with the permission to publish can send anything. One log line is enough.
         client.reporter.emit(&LockEvent::UnknownMessage {});
     }

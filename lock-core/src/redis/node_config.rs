@@ -1,10 +1,11 @@
 //! What connections need of the settings and of the address: login, TLS, name, limits, and where events and
 //! notifications go.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{ProtocolVersion, RedisConnectionInfo};
+use tokio::runtime::Handle;
 
 use super::credentials::{CredentialSource, Issued};
 use super::deployment::{Deployment, Login, NodeAddress, Protocol, Topology};
@@ -69,6 +70,8 @@ pub(super) struct NodeConfig {
     pub(super) deadlines: SharedDeadlines,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
+    /// The runtime of the background worker, once it has begun to listen.
+    pub(super) worker: OnceLock<Handle>,
 }
 
 /// Returns the kind of a connection for lock commands that opens on this thread.
@@ -116,7 +119,13 @@ impl NodeConfig {
             deadlines: SharedDeadlines::default(),
             notifications: Arc::clone(notifications),
             reporter: Arc::clone(reporter),
+            worker: OnceLock::new(),
         }))
+    }
+
+    /// Records that the background worker runs, and that its runtime is the current one.
+    pub(super) fn worker_runs(&self) {
+        self.worker.get_or_init(Handle::current);
     }
 
     /// Returns how long a command may take.
@@ -258,10 +267,10 @@ mod tests {
         let named = "redis://h/1?client_name=my%20app";
         let unix = "unix:///s?db=1&client_name=x";
         for (url, set, name) in [
-            (plain, None, "lock:web_7_:pubsub"),
-            (named, None, "my_app:pubsub"),
-            (unix, None, "x:pubsub"),
-            (named, Some("set"), "set:pubsub"),
+            (plain, None, "lock:web_7_:worker"),
+            (named, None, "my_app:worker"),
+            (unix, None, "x:worker"),
+            (named, Some("set"), "set:worker"),
         ] {
             let settings = Settings {
                 label: "web 7é".into(),
@@ -269,7 +278,7 @@ mod tests {
                 ..Settings::default()
             };
             let found = client_name(&settings, &parse(url).unwrap());
-            assert_eq!(with_role(&found, ConnectionKind::Pubsub), name);
+            assert_eq!(with_role(&found, ConnectionKind::Worker), name);
         }
     }
 }

@@ -1,11 +1,13 @@
-//! One connection for each runtime that uses locks.
+//! Two connections for all runtimes: one for the first runtime that uses locks, and one for the background worker.
 //!
-//! The driver of a connection is a task of the runtime that opened it, and ends with that runtime.
-//! So runtimes never share a connection, and the pool forgets a runtime when it ends. One connection for all runtimes,
-//! driven by the background worker, was measured: a section took 1.72 times as long as the raw commands instead of 1.47
-//! times (bench `overhead`), because each command wakes another thread twice.
+//! The driver of a connection is a task of a runtime, and ends with it. A connection that the caller's own runtime drives
+//! is the fastest, because no command wakes another thread. But a runtime may be blocked, or not be polled at all between
+//! two calls of `block_on`, so no other runtime may depend on it. The background worker always runs. Its connection serves
+//! every runtime but the first one, however many there are: a server of actix-web has one for each of its threads. A
+//! section takes 1.72 times as long as the raw commands there instead of 1.47 times (bench `overhead`). When the first
+//! runtime ends, its connection ends, and the next runtime that needs one takes its place.
 //!
-//! A separate task connects, one at a time for each runtime. A caller may stop waiting for it; the
+//! A separate task connects, one at a time for each connection. A caller may stop waiting for it; the
 //! task continues for the next caller. All waiting callers share its outcome. After a failure, and
 //! after a connection that broke at once, the task tries again as long as a caller waits. The
 //! pause before each try doubles.
@@ -16,7 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 
 use super::connection::Connection;
 use super::connector::Connector;
@@ -31,9 +33,10 @@ use lock_protocol::clock::{Clock, Deadline, Moment};
 /// A connection that lived this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// The connections of all runtimes.
+/// The connections of one client.
 pub(super) struct Pool {
     pub(super) connector: Arc<Connector>,
+    /// What each runtime uses: a connection of its own, or the background worker's.
     runtimes: Arc<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
     /// The latest attempt to connect failed, in any runtime.
     is_down: Arc<AtomicBool>,
@@ -42,11 +45,13 @@ pub(super) struct Pool {
 
 struct RuntimeConnection {
     state: Mutex<DialState>,
+    /// Drives the connection.
+    driver: Handle,
     /// Wakes callers when there is a connection, or an error that waiting does not cure.
     outcome_known: Notify,
     process: Process,
-    /// Dropping it ends the task that waits for the end of the runtime.
-    _open: oneshot::Sender<()>,
+    /// Dropping it ends the tasks that wait for the end of a runtime.
+    open: watch::Sender<()>,
 }
 
 /// | State | Event | Next |
@@ -75,6 +80,33 @@ struct DialState {
     /// The earliest time of the next attempt.
     again_at: Moment,
     backoff: Backoff,
+    #[cfg(feature = "cluster")]
+    idle: Idle,
+}
+
+/// How many searches in a row have found no new call on a connection.
+#[cfg(feature = "cluster")]
+#[derive(Default)]
+struct Idle {
+    calls: u64,
+    searches: u32,
+}
+
+/// A connection without a call for this many searches is closed.
+#[cfg(feature = "cluster")]
+const IDLE_SEARCHES: u32 = 5;
+
+#[cfg(feature = "cluster")]
+impl Idle {
+    /// Records how many calls a connection has had. Returns whether it was idle for long.
+    fn found(&mut self, calls: u64) -> bool {
+        if self.calls == calls {
+            self.searches += 1;
+        } else {
+            *self = Self { calls, searches: 0 };
+        }
+        self.searches >= IDLE_SEARCHES
+    }
 }
 
 impl Pool {
@@ -87,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// Returns the connection of the calling runtime, and opens one if none works. Waits until the deadline; after
+    /// Returns the connection for the calling runtime, and opens one if none works. Waits until the deadline; after
     /// that it returns the latest error.
     ///
     /// # Cancel safety
@@ -96,7 +128,9 @@ impl Pool {
         &self,
         deadline: Deadline,
     ) -> Result<Arc<Connection>, LockError> {
-        let runtime = self.for_runtime()?;
+        let Some(runtime) = self.for_runtime()? else {
+            return Err(stopped().await);
+        };
         if let Some(connection) = self.usable(&runtime) {
             return Ok(connection);
         }
@@ -122,9 +156,7 @@ impl Pool {
         let outcome = tokio::time::timeout(deadline.left(), connected).await;
         drop(waiting_caller);
         if matches!(outcome, Ok(Err(LockError::NoRuntime))) {
-            // Ends the poll, so that the runtime can drop this task too. A timer cannot do it:
-            // timers panic during shutdown.
-            tokio::task::yield_now().await;
+            return Err(stopped().await);
         }
         outcome.unwrap_or_else(|_elapsed| Err(self.last_failure(&runtime)))
     }
@@ -145,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// Returns whether the calling runtime has a connection that works.
+    /// Returns whether the calling runtime would use a connection that works.
     pub(super) fn is_connected(&self) -> bool {
         let Ok(handle) = Handle::try_current() else {
             return false;
@@ -156,8 +188,7 @@ impl Pool {
 
     /// Returns whether any runtime has a connection that works.
     pub(super) fn is_any_connected(&self) -> bool {
-        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
-        runtimes
+        self.connections()
             .iter()
             .any(|runtime| self.usable(runtime).is_some())
     }
@@ -169,7 +200,8 @@ impl Pool {
     pub(super) async fn first(&self, limit: Duration) -> Result<Arc<Connection>, LockError> {
         let connection = self.connector.connect(limit).await?;
         connection.link.announce(false);
-        let runtime = self.for_runtime()?;
+        // The worker does not run yet.
+        let runtime = self.for_runtime()?.ok_or(LockError::NoRuntime)?;
         let replaced = runtime.state.lock().up(&connection);
         drop(replaced);
         Ok(connection)
@@ -177,8 +209,7 @@ impl Pool {
 
     /// Returns the connection with this origin, if it still works.
     pub(super) fn by_origin(&self, origin: Origin) -> Option<Arc<Connection>> {
-        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
-        runtimes
+        self.connections()
             .iter()
             .filter_map(|runtime| runtime.current())
             .find(|connection| connection.origin == origin && connection.link.is_open())
@@ -186,9 +217,33 @@ impl Pool {
 
     /// Stops using the connections to an earlier primary.
     pub(super) fn retire_older(&self) {
-        let runtimes: Vec<_> = self.runtimes.lock().values().cloned().collect();
-        for connection in runtimes.iter().filter_map(|runtime| runtime.current()) {
+        for connection in self
+            .connections()
+            .iter()
+            .filter_map(|runtime| runtime.current())
+        {
             self.retire_if_older(&connection);
+        }
+    }
+
+    /// Closes the connections that had no call between this search and the fifth one before it. The next caller opens
+    /// another one.
+    #[cfg(feature = "cluster")]
+    pub(super) fn close_idle(&self) {
+        for runtime in self.connections() {
+            let Some(calls) = runtime.current().map(|connection| connection.calls()) else {
+                continue;
+            };
+            let closed = {
+                let mut state = runtime.state.lock();
+                let is_idle = matches!(state.dial, Dial::Up(..)) && state.idle.found(calls);
+                is_idle.then(|| {
+                    state.was_up = false;
+                    state.idle = Idle::default();
+                    std::mem::replace(&mut state.dial, Dial::Idle)
+                })
+            };
+            drop(closed);
         }
     }
 
@@ -265,52 +320,92 @@ impl Pool {
         let connector = Arc::clone(&self.connector);
         let is_down = Arc::clone(&self.is_down);
         assert_no_mutex_held();
-        tokio::spawn(dialing.run(connector, is_down));
+        runtime.driver.spawn(dialing.run(connector, is_down));
     }
 
-    fn for_runtime(&self) -> Result<Arc<RuntimeConnection>, LockError> {
-        let handle = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
-        let known = self.runtimes.lock().get(&handle.id()).cloned();
-        if let Some(known) = known {
+    /// Returns the connection for the calling runtime; `None` while that runtime shuts down.
+    fn for_runtime(&self) -> Result<Option<Arc<RuntimeConnection>>, LockError> {
+        let caller = Handle::try_current().map_err(|_| LockError::NoRuntime)?;
+        let known = self.runtimes.lock().get(&caller.id()).cloned();
+        if known.is_some() {
             return Ok(known);
         }
-        let (open, closed) = oneshot::channel();
-        let runtime = {
+        let worker = self.connector.config.worker.get();
+        if let Some(worker) = worker.filter(|worker| worker.id() != caller.id()) {
+            // Before the decision, which is made under the same lock as the entry of the caller.
+            let shared = self.join(worker, None);
+            return Ok(shared.and_then(|shared| self.join(&caller, Some(shared))));
+        }
+        Ok(self.join(&caller, None))
+    }
+
+    /// Records which connection a runtime uses: one of its own, or this one if another runtime came first. Returns the
+    /// connection it uses; `None` while the runtime shuts down.
+    fn join(
+        &self,
+        runtime: &Handle,
+        shared: Option<Arc<RuntimeConnection>>,
+    ) -> Option<Arc<RuntimeConnection>> {
+        let (connection, mut closed) = {
             let mut runtimes = self.runtimes.lock();
-            if let Some(known) = runtimes.get(&handle.id()) {
-                return Ok(Arc::clone(known));
+            if let Some(known) = runtimes.get(&runtime.id()) {
+                return Some(Arc::clone(known));
             }
-            let runtime = Arc::new(RuntimeConnection {
-                state: Mutex::new(DialState {
-                    dial: Dial::Idle,
-                    was_up: false,
-                    waiting: 0,
-                    again_at: Clock::System.now(),
-                    backoff: Backoff::new(Jitter::from_os()),
-                }),
-                outcome_known: Notify::new(),
-                process: self.process,
-                _open: open,
-            });
-            runtimes.insert(handle.id(), Arc::clone(&runtime));
-            runtime
+            let is_first = |shared: &Arc<RuntimeConnection>| {
+                let mut drivers = runtimes.values().map(|known| known.driver.id());
+                drivers.all(|id| id == shared.driver.id())
+            };
+            let own = || Arc::new(RuntimeConnection::new(runtime.clone(), self.process));
+            let shared = shared.filter(|shared| !is_first(shared));
+            let connection = shared.unwrap_or_else(own);
+            runtimes.insert(runtime.id(), Arc::clone(&connection));
+            let closed = connection.open.subscribe();
+            (connection, closed)
         };
         let leave = ForgetRuntime {
             runtimes: Arc::downgrade(&self.runtimes),
-            runtime: handle.id(),
+            runtime: runtime.id(),
             process: self.process,
         };
-        // While a runtime shuts down, `spawn` drops the task at once, and the connection with it.
+        // While a runtime shuts down, `spawn` drops the task at once.
         assert_no_mutex_held();
-        handle.spawn(async move {
+        runtime.spawn(async move {
             let _leave = leave;
-            let _closed = closed.await;
+            let _closed = closed.changed().await;
         });
-        Ok(runtime)
+        let is_there = self.runtimes.lock().contains_key(&runtime.id());
+        is_there.then_some(connection)
+    }
+
+    /// Returns the connections of all runtimes.
+    fn connections(&self) -> Vec<Arc<RuntimeConnection>> {
+        let runtimes = self.runtimes.lock();
+        let drivers = runtimes
+            .iter()
+            .filter(|(id, known)| **id == known.driver.id());
+        drivers.map(|(_, known)| Arc::clone(known)).collect()
     }
 }
 
 impl RuntimeConnection {
+    fn new(driver: Handle, process: Process) -> Self {
+        Self {
+            state: Mutex::new(DialState {
+                dial: Dial::Idle,
+                was_up: false,
+                waiting: 0,
+                again_at: Clock::System.now(),
+                backoff: Backoff::new(Jitter::from_os()),
+                #[cfg(feature = "cluster")]
+                idle: Idle::default(),
+            }),
+            driver,
+            outcome_known: Notify::new(),
+            process,
+            open: watch::Sender::new(()),
+        }
+    }
+
     fn current(&self) -> Option<Arc<Connection>> {
         match &self.state.lock().dial {
             Dial::Up(connection, _) => Some(Arc::clone(connection)),
@@ -329,6 +424,13 @@ impl RuntimeConnection {
             _ => None,
         }
     }
+}
+
+/// Returns the error of a runtime that shuts down.
+async fn stopped() -> LockError {
+    // Ends the poll, so that the runtime can drop this task too. A timer cannot do it: timers panic during shutdown.
+    tokio::task::yield_now().await;
+    LockError::NoRuntime
 }
 
 impl DialState {
@@ -458,3 +560,6 @@ impl Drop for ForgetRuntime {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,6 +146,16 @@ impl RedisStore {
         self.client.end_command(LockCommand::Renew, began, error);
     }
 
+    /// Closes the connections that were idle at the last searches, too.
+    #[cfg(feature = "cluster")]
+    pub(super) fn close_idle(&self) {
+        self.client.pool.close_idle();
+        self.client.transactions.close_idle();
+        if let Some(confirmer) = &self.confirmer {
+            confirmer.close_idle();
+        }
+    }
+
     /// Looks for another primary for as long as it is polled, and uses it.
     async fn follow(&self) {
         let connector = &self.client.pool.connector;

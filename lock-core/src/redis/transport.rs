@@ -20,15 +20,19 @@ use super::link::Link;
 use crate::sync::{Mutex, Process, assert_no_mutex_held};
 
 mod driver;
+mod pushes;
 
 use driver::Driver;
+use pushes::Awaited;
+
+pub(super) use pushes::{Push, Receiver, Subscribed, Subscribing};
 
 /// The capacity of a new buffer. The commands of a lock have about 400 bytes.
 const CAPACITY: usize = 4096;
 /// A buffer that grew beyond this size in a burst is not kept.
 const LARGEST_KEPT: usize = 256 * 1024;
 
-/// Begins a push message, which the server sends without a command. No command of this library asks for one.
+/// Begins a frame that is no ordinary reply.
 pub(super) const PUSH: u8 = b'>';
 
 /// A connection that carries commands of many callers.
@@ -49,10 +53,14 @@ struct State {
     out: Vec<u8>,
     /// A caller sends its commands at this moment; those in `out` come later.
     is_sending: bool,
-    /// The slots of the commands without a complete reply, in the order of the commands.
-    awaited: VecDeque<usize>,
+    /// What the server has not answered completely, in the order of the commands.
+    awaited: VecDeque<Awaited>,
     slots: Vec<Slot>,
     free: Vec<usize>,
+    /// How many callers there were.
+    calls: u64,
+    /// Gets what is no reply to a caller.
+    receiver: Option<Arc<dyn Receiver>>,
     /// Wakes the driver.
     driver: Option<Waker>,
     /// No more commands are sent. The connection ends with the last caller that waits.
@@ -121,6 +129,41 @@ impl Transport {
         }
     }
 
+    /// Returns how many calls there were.
+    #[cfg(feature = "cluster")]
+    pub(super) fn calls(&self) -> u64 {
+        self.shared.state.lock().calls
+    }
+
+    /// Gives everything to this receiver that is no reply to a caller, until another one takes its place. After the end
+    /// of the connection, the receiver learns of it at once.
+    pub(super) fn receive_with(&self, receiver: Arc<dyn Receiver>) {
+        let ended = {
+            let mut state = self.shared.state.lock();
+            if state.check_open().is_ok() {
+                state.receiver.replace(receiver)
+            } else {
+                Some(receiver)
+            }
+        };
+        if let Some(ended) = ended {
+            ended.ended(false);
+        }
+    }
+
+    /// Ends and begins subscriptions. The receiver learns what becomes of those that begin.
+    pub(super) fn subscribe(&self, ending: Vec<Subscribed>, beginning: Vec<Subscribed>) {
+        if ending.is_empty() && beginning.is_empty() {
+            return;
+        }
+        let driver = {
+            let mut state = self.shared.state.lock();
+            state.subscribe(ending, beginning);
+            state.driver.take()
+        };
+        self.shared.wake(driver);
+    }
+
     /// Ends the connection as soon as no caller waits for a reply. Nobody may send commands after that: whatever the
     /// server still sends is not read.
     pub(super) fn give_up(&self) {
@@ -177,6 +220,8 @@ impl State {
             awaited: VecDeque::new(),
             slots: Vec::new(),
             free: Vec::new(),
+            calls: 0,
+            receiver: None,
             driver: None,
             is_given_up: false,
             end: End::Open,
@@ -207,37 +252,36 @@ impl State {
             self.slots.push(slot);
             self.slots.len() - 1
         };
-        self.awaited.push_back(at);
+        self.awaited.push_back(Awaited::Caller(at));
+        self.calls += 1;
         at
     }
 
-    /// Returns the most bytes of the next reply, if a caller waits for one.
-    fn largest_reply(&self) -> Option<usize> {
-        self.awaited.front().map(|at| self.slots[*at].largest)
-    }
-
-    /// Gives a reply to the first caller that waits. Returns its waker when its replies are complete.
-    fn deliver(&mut self, reply: &[u8]) -> Option<Waker> {
-        let at = *self.awaited.front()?;
+    /// Gives a reply to the caller in a slot. Returns whether that was its last one; then its waker is added to `ready`, if
+    /// the caller still waits.
+    fn deliver(&mut self, at: usize, reply: &[u8], ready: &mut Vec<Waker>) -> bool {
         let slot = &mut self.slots[at];
         slot.missing -= 1;
         if !slot.is_abandoned {
             slot.replies.extend_from_slice(reply);
         }
         if slot.missing > 0 {
-            return None;
+            return false;
         }
-        let waker = slot.waker.take();
-        self.awaited.pop_front();
+        ready.extend(slot.waker.take());
         if slot.is_abandoned {
             self.free.push(at);
         }
-        waker
+        true
     }
 
     /// Returns whether the connection was given up, and nobody waits for a reply.
     fn is_finished(&self) -> bool {
-        self.is_given_up && self.awaited.iter().all(|at| self.slots[*at].is_abandoned)
+        let waits = |entry: &Awaited| match entry {
+            Awaited::Caller(at) => !self.slots[*at].is_abandoned,
+            Awaited::Subscribe(..) | Awaited::Unsubscribe(..) => false,
+        };
+        self.is_given_up && !self.awaited.iter().any(waits)
     }
 
     /// Makes the driver end a connection that is finished. Returns its waker.
@@ -259,7 +303,10 @@ impl State {
         let slots = &mut self.slots;
         self.awaited
             .iter()
-            .filter_map(|at| slots[*at].waker.take())
+            .filter_map(|entry| match entry {
+                Awaited::Caller(at) => slots[*at].waker.take(),
+                Awaited::Subscribe(..) | Awaited::Unsubscribe(..) => None,
+            })
             .collect()
     }
 

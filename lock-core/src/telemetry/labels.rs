@@ -215,10 +215,8 @@ labels! {
     ConnectionKind {
         /// Of a runtime of the program: it sends acquires and releases.
         Command = "command",
-        /// Of the background worker: it sends renewals and releases.
+        /// Of the background worker: it sends renewals and releases, and receives notifications.
         Worker = "worker",
-        /// For notifications.
-        Pubsub = "pubsub",
     }
 }
 

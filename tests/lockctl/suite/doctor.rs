@@ -153,16 +153,16 @@ fn doctor_counts_the_connections_of_all_instances() {
     let server = RedisServer::options()
         .args(["--maxclients", "1000"])
         .start();
-    let findings = Findings::of(&server.url(), &["--instances", "270"]);
+    let findings = Findings::of(&server.url(), &["--instances", "405"]);
     assert!(
         findings.ids("warn").contains(&"clients"),
         "{:#?}",
         findings.checks
     );
     let text = findings.text("clients");
-    let end = " of 1000 connected; 270 instances of a service open up to 810";
+    let end = " of 1000 connected; 405 instances of a service open up to 810";
     assert!(text.ends_with(end), "{text}");
-    Findings::of(&server.url(), &["--instances", "400"]).fails_only("clients");
+    Findings::of(&server.url(), &["--instances", "600"]).fails_only("clients");
     let outcome = Lockctl::on(&server, &["doctor", "--instances", "0"]).run();
     assert_eq!(outcome.code, Some(64), "{outcome:?}");
 }

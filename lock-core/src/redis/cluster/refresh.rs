@@ -42,6 +42,8 @@ const PAUSE_IF_SILENT: Duration = Duration::from_secs(1);
 const GONE_AFTER: Duration = Duration::from_secs(10);
 /// The pause between two readings of the epochs while the manager is in use.
 const EPOCH_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between two searches for idle connections.
+const IDLE_SEARCH: Duration = Duration::from_secs(60);
 /// A call that gives out a token asks for the epoch if that was done longer ago.
 const EPOCH_AGE: Duration = Duration::from_secs(2);
 
@@ -299,7 +301,8 @@ impl ClusterNodes {
             };
             let _wanted_or_due = tokio::time::timeout(pause, self.wanted.notified()).await;
             let mut candidates = self.candidates();
-            // A node that does not reply costs time.
+            // A node that does not reply costs time. The others are asked in any order, even those without a connection: the
+            // node in use may be cut off from the cluster.
             candidates.sort_by_cached_key(|address| {
                 let is_down = self.node(address).server.client.pool.seems_down();
                 (is_down, jitter.anywhere_in(LONGEST_PAUSE))
@@ -343,6 +346,18 @@ impl ClusterNodes {
         has_members
     }
 
+    /// Closes connections that no key needs, for as long as it is polled.
+    pub(super) async fn close_idle(&self) {
+        loop {
+            tokio::time::sleep(IDLE_SEARCH).await;
+            for node in self.known() {
+                for server in [&node.server, &node.asking] {
+                    server.close_idle();
+                }
+            }
+        }
+    }
+
     /// Keeps the epochs of a manager in use up to date for as long as it is polled, so that its calls seldom
     /// have to ask.
     pub(super) async fn keep_epochs(&self) {
@@ -357,10 +372,12 @@ impl ClusterNodes {
         }
     }
 
-    /// Reads the epoch of each node from that node itself: a primary that was replaced must keep its own.
+    /// Reads the epoch of each node in use from that node itself: a primary that was replaced must keep its own. The others
+    /// are asked when a key needs them.
     async fn read_epochs(&self) {
         let mut asked = JoinSet::new();
-        for node in self.owners() {
+        let owners = self.owners().into_iter();
+        for node in owners.filter(|node| node.server.client.pool.is_any_connected()) {
             asked.spawn(async move {
                 // Without a reply, the next reading asks again.
                 let _read = read_epoch(&node, REPLY).await;

@@ -1,14 +1,18 @@
 //! A connection of `lockctl doctor` to one server.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::CertificateEnd;
-use crate::redis::login::LoggedIn;
-use crate::redis::pushes::{Push, Pushes, Subscribing};
+use crate::redis::transport::{Expected, Push, Receiver, Subscribing, Transport};
+use crate::sync::Mutex;
 use lock_protocol::codec::MAX_ERROR_TEXT;
-use lock_protocol::resp::{OPERATOR_REPLY, Replies, Reply as Frame, ServerError};
+use lock_protocol::resp::{CommandBuf, OPERATOR_REPLY, Replies, Reply as Frame, ServerError};
 
 /// A connection to one server. A question that gets no reply in the command timeout fails, and its late reply does no
 /// harm.
@@ -19,14 +23,71 @@ pub struct Connection {
     pub speaks_resp3: bool,
     /// What the server said when it refused RESP3.
     pub refusal_of_resp3: Option<String>,
-    /// Tagged with the number of the question.
-    pushes: Pushes<u64>,
-    asked: u64,
-    /// A message has arrived while a reply was awaited.
-    has_heard: bool,
+    transport: Transport,
+    heard: Arc<Heard>,
     limit: Duration,
     /// How channels are subscribed.
     how: Subscribing,
+}
+
+/// What the server has sent without a command for it.
+#[derive(Default)]
+struct Heard {
+    pushes: Mutex<VecDeque<Pushed>>,
+    changed: Notify,
+}
+
+enum Pushed {
+    Message,
+    Subscribed(Arc<str>),
+    Refused(Arc<str>, AskError),
+    End,
+}
+
+/// More than a subscription and its message is not waited for.
+const MOST_PUSHED: usize = 100;
+
+impl Heard {
+    fn add(&self, pushed: Pushed) {
+        {
+            let mut known = self.pushes.lock();
+            if known.len() < MOST_PUSHED {
+                known.push_back(pushed);
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next of them.
+    async fn next(&self) -> io::Result<Pushed> {
+        loop {
+            let next = self.pushes.lock().pop_front();
+            match next {
+                Some(Pushed::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(pushed) => return Ok(pushed),
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+impl Receiver for Heard {
+    fn receive(&self, push: Push<'_>) {
+        match push {
+            Push::Message { .. } => self.add(Pushed::Message),
+            Push::Subscribed(_, channel) => self.add(Pushed::Subscribed(channel)),
+            Push::Refused(_, channel, error) => {
+                self.add(Pushed::Refused(channel, AskError::refused(error)));
+            }
+            Push::Ended(..) => {}
+        }
+    }
+
+    fn caught_up(&self) {}
+
+    fn ended(&self, _is_flooded: bool) {
+        self.add(Pushed::End);
+    }
 }
 
 /// Why a command has no reply.
@@ -135,20 +196,15 @@ impl Reply {
 }
 
 impl Connection {
-    pub(super) fn new(
-        logged_in: LoggedIn,
-        certificate: Option<CertificateEnd>,
-        how: Subscribing,
-        limit: Duration,
-    ) -> Self {
+    pub(super) fn new(transport: Transport, how: Subscribing, limit: Duration) -> Self {
+        let heard = Arc::<Heard>::default();
+        transport.receive_with(Arc::clone(&heard) as Arc<dyn Receiver>);
         Self {
-            certificate,
-            speaks_resp3: logged_in.protocol.supports_resp3(),
-            refusal_of_resp3: logged_in.refused_resp3.map(|refused| refused.text()),
-            // Each question has a time limit.
-            pushes: Pushes::new(logged_in.stream, None),
-            asked: 0,
-            has_heard: false,
+            certificate: None,
+            speaks_resp3: false,
+            refusal_of_resp3: None,
+            transport,
+            heard,
             limit,
             how,
         }
@@ -186,37 +242,24 @@ impl Connection {
         &mut self,
         commands: &[impl AsRef<[W]>],
     ) -> io::Result<Vec<Vec<u8>>> {
-        let before = self.asked;
-        for command in commands {
-            let Some((name, arguments)) = command.as_ref().split_first() else {
-                continue;
-            };
-            self.asked += 1;
-            self.pushes.send(self.asked, OPERATOR_REPLY, |out| {
+        let commands = commands.iter().filter_map(|it| it.as_ref().split_first());
+        let commands: Vec<_> = commands.collect();
+        let write = |out: &mut Vec<u8>| {
+            let mut out = CommandBuf::new(out);
+            for (name, arguments) in &commands {
                 let mut command = out.command(name.as_ref());
-                for argument in arguments {
+                for argument in *arguments {
                     command.arg(argument.as_ref());
                 }
-            });
-        }
-        let (asked, limit) = (self.asked, self.limit);
-        let receiving = async {
-            let mut replies = Vec::new();
-            let mut answered = before;
-            while answered < asked {
-                match self.pushes.next().await? {
-                    // Earlier ones came too late.
-                    Push::Reply(number, reply) if number > before => {
-                        answered = number;
-                        replies.push(reply.bytes().to_vec());
-                    }
-                    Push::Message { .. } => self.has_heard = true,
-                    _ => {}
-                }
             }
-            Ok(replies)
         };
-        in_time(limit, receiving).await
+        let expected = Expected {
+            replies: commands.len(),
+            largest: OPERATOR_REPLY,
+        };
+        let replies = in_time(self.limit, self.transport.call(write, expected)).await?;
+        let replies = Replies::new(&replies).map(|reply| reply.bytes().to_vec());
+        Ok(replies.collect())
     }
 
     /// Subscribes to a channel. Only in RESP3.
@@ -227,15 +270,14 @@ impl Connection {
     /// # Cancel safety
     /// The channel may stay subscribed.
     pub async fn subscribe(&mut self, channel: &str) -> Result<(), AskError> {
-        self.pushes.subscribe(self.how, channel.into());
-        let pushes = &mut self.pushes;
-        self.has_heard = false;
+        let wanted = (self.how, channel.into());
+        self.transport.subscribe(Vec::new(), vec![wanted]);
         let confirmed = async {
             loop {
-                match pushes.next().await? {
-                    Push::Subscribed(_, confirmed) if *confirmed == *channel => return Ok(Ok(())),
-                    Push::Refused(_, refused, error) if *refused == *channel => {
-                        return Ok(Err(AskError::refused(error)));
+                match self.heard.next().await? {
+                    Pushed::Subscribed(confirmed) if *confirmed == *channel => return Ok(Ok(())),
+                    Pushed::Refused(refused, error) if *refused == *channel => {
+                        return Ok(Err(error));
                     }
                     _ => {}
                 }
@@ -268,14 +310,11 @@ impl Connection {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn message(&mut self) -> Result<(), AskError> {
-        let limit = self.limit;
         let arriving = async {
-            while !self.has_heard {
-                self.has_heard = matches!(self.pushes.next().await?, Push::Message { .. });
-            }
+            while !matches!(self.heard.next().await?, Pushed::Message) {}
             Ok(())
         };
-        Ok(in_time(limit, arriving).await?)
+        Ok(in_time(self.limit, arriving).await?)
     }
 }
 

@@ -1,29 +1,30 @@
 //! One connection to one Sentinel.
 //!
-//! Questions and announcements share it: [`Pushes`] gives each reply back with its question, so an announcement may
-//! come between two replies. A question has a time limit, which also shows that the connection still works. After a
-//! failure the link connects again at the next question.
-//!
-//! A reply that comes after its limit is recognized by its round, and does no harm.
+//! Questions and announcements share it. A question has a time limit, which also shows that the connection still works.
+//! After a failure the link connects again at the next question.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::RedisError;
+use tokio::sync::Notify;
 
 use super::super::deployment::NodeAddress;
 use super::super::dial::{Stream, dial, resolve};
 use super::super::errors::{io_error, timed_out};
+use super::super::link::Link;
 use super::super::login::{Fallback, dial_and_log_in};
+use super::super::node::Node;
 use super::super::node_config::connection_info;
-use super::super::pushes::{Push, Pushes, Subscribing};
+use super::super::transport::{Expected, Push, Receiver, Subscribing, Transport};
 use super::{PrimaryReply, SentinelAccess};
 use crate::error::{BackendErrorKind, LockError};
 use lock_protocol::clock::Clock;
 use lock_protocol::op::Refusal;
 use lock_protocol::primary::{Announcement, ListedSentinel};
-use lock_protocol::resp::{LOCK_REPLY, Replies, Reply};
+use lock_protocol::resp::{CommandBuf, LOCK_REPLY, Replies, Reply};
 
 /// The channel on which Sentinels announce a new primary.
 const SWITCHES: &str = "+switch-master";
@@ -49,13 +50,32 @@ pub(super) struct SentinelLink {
 }
 
 struct SentinelConnection {
-    /// Tagged with the number of the question.
-    pushes: Pushes<u64>,
-    /// How many questions were sent.
-    asked: u64,
+    transport: Transport,
     has_asked_run_id: bool,
-    /// The Sentinel has announced a new primary since `announced` returned.
-    is_announced: bool,
+    heard: Arc<Heard>,
+}
+
+/// What a Sentinel has said without being asked.
+#[derive(Default)]
+struct Heard {
+    /// It has announced a new primary since `announced` returned, or the connection has ended.
+    changed: Notify,
+    has_ended: AtomicBool,
+}
+
+impl Receiver for Heard {
+    fn receive(&self, push: Push<'_>) {
+        if let Push::Message { .. } = push {
+            self.changed.notify_one();
+        }
+    }
+
+    fn caught_up(&self) {}
+
+    fn ended(&self, _is_flooded: bool) {
+        self.has_ended.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
 }
 
 /// What a Sentinel tells of itself and of the others.
@@ -80,7 +100,7 @@ impl SentinelLink {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(super) async fn announced(&mut self) {
-        if let Some(connection) = &mut self.connection
+        if let Some(connection) = &self.connection
             && connection.announced().await.is_ok()
         {
             return;
@@ -106,25 +126,20 @@ impl SentinelLink {
         let Some(connection) = &mut self.connection else {
             return known;
         };
-        let mut questions: Vec<(&[&str], usize)> = Vec::with_capacity(2);
         let sentinels = ["SENTINELS", &*self.service];
-        questions.push((&sentinels, LIST));
+        let mut questions: Vec<&[&str]> = vec![&sentinels];
         // Once for each connection: the Sentinel keeps it, and logs each question of a user without the right.
         if !std::mem::replace(&mut connection.has_asked_run_id, true) {
-            questions.push((&["MYID"], LOCK_REPLY));
+            questions.push(&["MYID"]);
         }
-        let replies = tokio::time::timeout(REPLY, connection.ask(&questions));
+        let replies = tokio::time::timeout(REPLY, connection.ask(&questions, LIST));
         // A user may lack the rights.
         match replies.await {
             Ok(Ok(replies)) => {
-                let mut replies = replies.iter().map(|reply| first(reply));
-                let others = replies.next().flatten().and_then(Reply::items);
+                let mut replies = Replies::new(&replies);
+                let others = replies.next().and_then(Reply::items);
                 known.others = others.into_iter().flatten().filter_map(listed).collect();
-                known.run_id = replies
-                    .next()
-                    .flatten()
-                    .and_then(Reply::word)
-                    .map(str::to_owned);
+                known.run_id = replies.next().and_then(Reply::word).map(str::to_owned);
             }
             Ok(Err(_broken)) => self.connection = None,
             Err(_elapsed) => {}
@@ -135,34 +150,31 @@ impl SentinelLink {
     /// Asks for the address before and after the epoch. In the middle of a failover, `SENTINEL MASTER` names the
     /// old address with the new epoch; the other command names the address that belongs to the epoch.
     async fn primary(&mut self, connecting: Duration) -> Result<PrimaryReply, LockError> {
-        let mut connection = if let Some(connection) = self.connection.take() {
+        let connection = if let Some(connection) = self.connection.take() {
             connection
         } else {
             let connected = tokio::time::timeout(connecting, self.connect()).await;
             connected.unwrap_or_else(|_elapsed| Err(self.timed_out()))?
         };
-        let reply = self.primary_over(&mut connection).await;
+        let reply = self.primary_over(&connection).await;
         self.connection = Some(connection);
         reply
     }
 
     async fn primary_over(
         &self,
-        connection: &mut SentinelConnection,
+        connection: &SentinelConnection,
     ) -> Result<PrimaryReply, LockError> {
         let address = [ADDRESS, &*self.service];
         let primary = ["MASTER", &*self.service];
-        let questions: [(&[&str], usize); 3] = [
-            (&address, LOCK_REPLY),
-            (&primary, LOCK_REPLY),
-            (&address, LOCK_REPLY),
-        ];
+        let questions: [&[&str]; 3] = [&address, &primary, &address];
         for _ in 0..TRIES {
             let asked = Clock::System.now();
-            let replies = tokio::time::timeout(REPLY, connection.ask(&questions)).await;
+            let asking = connection.ask(&questions, LOCK_REPLY);
+            let replies = tokio::time::timeout(REPLY, asking).await;
             let replies = replies.map_err(|_elapsed| self.timed_out())?;
             let replies = replies.map_err(|error| self.broke(&error.into()))?;
-            let mut replies = replies.iter().filter_map(|reply| first(reply));
+            let mut replies = Replies::new(&replies);
             let mut next = || {
                 let reply = replies.next().ok_or_else(|| self.no_sentinel())?;
                 match reply.error() {
@@ -237,18 +249,21 @@ impl SentinelLink {
         let begun = begun.map_err(|failed| {
             failed.to_lock_error(&format!("cannot connect to {}", self.text()))
         })?;
-        // Each question has a time limit, so that no heartbeat is needed.
-        let mut pushes = Pushes::new(begun.stream, None);
+        let node = Arc::new(Node::new(self.address.clone()));
+        let link = Link::unreported(node, &self.access.config.reporter, REPLY);
+        let transport = Transport::start(begun.stream, Arc::new(link));
+        let heard = Arc::<Heard>::default();
+        transport.receive_with(Arc::clone(&heard) as Arc<dyn Receiver>);
         // An old Sentinel is asked each second, and announces nothing.
         if begun.protocol.supports_resp3() {
             // A user may lack the right. Then the Sentinel is only asked.
-            pushes.subscribe(Subscribing::Classic, SWITCHES.into());
+            let switches = (Subscribing::Classic, SWITCHES.into());
+            transport.subscribe(Vec::new(), vec![switches]);
         }
         Ok(SentinelConnection {
-            pushes,
-            asked: 0,
+            transport,
             has_asked_run_id: false,
-            is_announced: false,
+            heard,
         })
     }
 
@@ -263,42 +278,31 @@ impl SentinelLink {
 }
 
 impl SentinelConnection {
-    /// Sends questions at once, each with the most bytes of its reply. Returns the replies.
-    async fn ask(&mut self, questions: &[(&[&str], usize)]) -> io::Result<Vec<Vec<u8>>> {
-        let before = self.asked;
-        for (question, largest) in questions {
-            self.asked += 1;
-            self.pushes.send(self.asked, *largest, |out| {
+    /// Sends questions at once, and returns the replies, each of which has at most `largest` bytes.
+    async fn ask(&self, questions: &[&[&str]], largest: usize) -> io::Result<Vec<u8>> {
+        let write = |out: &mut Vec<u8>| {
+            let mut out = CommandBuf::new(out);
+            for question in questions {
                 let mut command = out.command("SENTINEL");
                 for word in *question {
                     command.arg(*word);
                 }
-            });
-        }
-        let mut replies = Vec::with_capacity(questions.len());
-        while replies.len() < questions.len() {
-            match self.pushes.next().await? {
-                // Earlier ones came too late.
-                Push::Reply(number, reply) if number > before => {
-                    replies.push(reply.bytes().to_vec());
-                }
-                Push::Message { .. } => self.is_announced = true,
-                _ => {}
             }
-        }
-        Ok(replies)
+        };
+        let expected = Expected {
+            replies: questions.len(),
+            largest,
+        };
+        self.transport.call(write, expected).await
     }
 
-    async fn announced(&mut self) -> io::Result<()> {
-        while !std::mem::take(&mut self.is_announced) {
-            self.is_announced = matches!(self.pushes.next().await?, Push::Message { .. });
+    async fn announced(&self) -> io::Result<()> {
+        self.heard.changed.notified().await;
+        if self.heard.has_ended.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::NotConnected.into());
         }
         Ok(())
     }
-}
-
-fn first(reply: &[u8]) -> Option<Reply<'_>> {
-    Replies::new(reply).next()
 }
 
 /// Returns a field of a reply that has names and values.
@@ -333,8 +337,8 @@ pub(in crate::redis) fn listed(reply: Reply<'_>) -> Option<ListedSentinel<NodeAd
 
 #[cfg(test)]
 mod fuzz {
-    use super::{LIST, address_of_pair, field, first, listed};
-    use lock_protocol::resp::{FrameScan, Reply};
+    use super::{LIST, Replies, Reply, address_of_pair, field, listed};
+    use lock_protocol::resp::FrameScan;
 
     #[test]
     fn replies_of_a_sentinel_are_read_without_a_panic() {
@@ -349,7 +353,7 @@ mod fuzz {
             let Ok(Some(len)) = scanned else {
                 return None;
             };
-            let reply = first(&input[..len]).unwrap();
+            let reply = Replies::new(&input[..len]).next().unwrap();
             let address = address_of_pair(reply);
             let epoch = field(reply, "config-epoch").and_then(|it| it.parse::<u64>().ok());
             let others = reply.items().into_iter().flatten();

@@ -4,12 +4,28 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{CAPACITY, End, LARGEST_KEPT, PUSH, ReadHalf, Shared, State};
+use super::pushes::Pushed;
+use super::{CAPACITY, End, LARGEST_KEPT, PUSH, ReadHalf, Receiver, Shared, State};
+use crate::telemetry::PanicSource;
+use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::resp::{FrameScan, LOCK_REPLY};
+
+/// How many bytes and frames of a receiver are handled before the other tasks of the thread have their turn. It keeps
+/// locks alive in a flood of messages: their renewals run on the same thread.
+pub(super) const TURN_BYTES: usize = 64 * 1024;
+const TURN_FRAMES: usize = 100;
+/// The server floods this client if, within this time,
+const WINDOW: Duration = Duration::from_millis(100);
+/// it takes longer than this to read its messages,
+const MOST_OF_WINDOW: Duration = Duration::from_millis(50);
+/// and they have more bytes than this. Replies wait behind messages, so the connection ends. The next one serves callers
+/// before it subscribes.
+const MOST_BYTES: usize = 256 * 1024;
 
 pub(super) struct Driver {
     shared: Arc<Shared>,
@@ -21,6 +37,30 @@ pub(super) struct Driver {
     scan: FrameScan,
     /// The callers whose replies are complete.
     ready: Vec<Waker>,
+    /// What the receiver gets.
+    pushed: Vec<Pushed>,
+    /// The bytes and frames that the receiver got since other tasks could run.
+    turn: (usize, usize),
+    /// `None` before the first message.
+    window: Option<Window>,
+    is_flooded: bool,
+}
+
+/// What the messages cost that arrived since a moment.
+struct Window {
+    since: Moment,
+    bytes: usize,
+    spent: Duration,
+}
+
+impl Window {
+    const fn at(since: Moment) -> Self {
+        Self {
+            since,
+            bytes: 0,
+            spent: Duration::ZERO,
+        }
+    }
 }
 
 impl Driver {
@@ -32,6 +72,10 @@ impl Driver {
             filled: 0,
             scan: FrameScan::default(),
             ready: Vec::new(),
+            pushed: Vec::new(),
+            turn: (0, 0),
+            window: None,
+            is_flooded: false,
         }
     }
 
@@ -91,14 +135,42 @@ impl Driver {
         (sent, Poll::Ready(Ok(())))
     }
 
-    /// Reads until the socket has no more bytes. Returns only with an error.
+    /// Reads until the socket has no more bytes, or until it is the turn of other tasks. Returns only with an error.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        // Connections without messages don't pay for it.
+        let before = self
+            .window
+            .as_ref()
+            .map(|window| (window.bytes, Clock::System.now()));
+        let failed = self.poll_read_all(cx);
+        if let (Some((bytes, began)), Some(window)) = (before, &mut self.window)
+            && window.bytes > bytes
+        {
+            let now = Clock::System.now();
+            window.spent += now.since(began);
+            if now.since(window.since) >= WINDOW {
+                self.is_flooded = window.spent > MOST_OF_WINDOW && window.bytes > MOST_BYTES;
+                *window = Window::at(now);
+            }
+        }
+        if failed.is_pending() && self.is_flooded {
+            let text = "the server sends more messages than this client can read";
+            return Poll::Ready(io::Error::other(text));
+        }
+        failed
+    }
+
+    fn poll_read_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             if self.filled == self.buffer.len() {
                 self.buffer.resize(self.filled.saturating_mul(2), 0);
             }
-            let mut free = ReadBuf::new(&mut self.buffer[self.filled..]);
-            let result = ready!(Pin::new(&mut self.read).poll_read(cx, &mut free));
+            let end = self.buffer.len().min(self.filled + TURN_BYTES);
+            let mut free = ReadBuf::new(&mut self.buffer[self.filled..end]);
+            let Poll::Ready(result) = Pin::new(&mut self.read).poll_read(cx, &mut free) else {
+                self.turn = (0, 0);
+                return Poll::Pending;
+            };
             let read = free.filled().len();
             if let Err(error) = result {
                 return Poll::Ready(error);
@@ -111,41 +183,90 @@ impl Driver {
             if let Err(error) = self.deliver() {
                 return Poll::Ready(error);
             }
+            if self.turn.0 >= TURN_BYTES || self.turn.1 >= TURN_FRAMES {
+                self.turn = (0, 0);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 
-    /// Gives the complete replies to their callers.
+    /// Gives the complete replies to their callers, and the rest to the receiver.
     fn deliver(&mut self) -> io::Result<()> {
-        let (delivered, has_replied, result, others_wait) = {
+        let (delivery, result, others_wait, receiver) = {
             let mut state = self.shared.state.lock();
             let bytes = &self.buffer[..self.filled];
-            let (delivery, result) = deliver(&mut state, &mut self.scan, bytes, &mut self.ready);
-            let others_wait = !state.awaited.is_empty();
-            (delivery.bytes, delivery.has_replied, result, others_wait)
+            let (delivery, result) = deliver(
+                &mut state,
+                &mut self.scan,
+                bytes,
+                &mut self.ready,
+                &mut self.pushed,
+            );
+            let receiver = match self.pushed.as_slice() {
+                [] => None,
+                _ => state.receiver.clone(),
+            };
+            (delivery, result, !state.awaited.is_empty(), receiver)
         };
-        if has_replied {
+        if delivery.has_replied {
             self.shared.link.heard(others_wait);
         }
-        self.buffer.copy_within(delivered..self.filled, 0);
-        self.filled -= delivered;
+        let handed_over = receiver.map_or(Ok(()), |receiver| {
+            self.hand_over(&*receiver, delivery.bytes)
+        });
+        self.pushed.clear();
+        self.buffer.copy_within(delivery.bytes..self.filled, 0);
+        self.filled -= delivery.bytes;
         if self.filled == 0 && self.buffer.len() > LARGEST_KEPT {
             self.buffer = vec![0; CAPACITY];
         }
         for waker in self.ready.drain(..) {
             self.shared.wake(Some(waker));
         }
-        result
+        result.and(handed_over)
+    }
+
+    /// Gives the receiver what it gets of these bytes.
+    fn hand_over(&mut self, receiver: &dyn Receiver, delivered: usize) -> io::Result<()> {
+        let of_messages: usize = self.pushed.iter().map(|pushed| pushed.frame.len()).sum();
+        self.turn = (self.turn.0 + of_messages, self.turn.1 + self.pushed.len());
+        let window = self
+            .window
+            .get_or_insert_with(|| Window::at(Clock::System.now()));
+        window.bytes += of_messages;
+        let bytes = &self.buffer;
+        let pushed = self.pushed.drain(..);
+        let receiving = || {
+            for pushed in pushed {
+                let frame = &bytes[pushed.frame.clone()];
+                if let Some(push) = pushed.read(frame) {
+                    receiver.receive(push);
+                }
+            }
+            if delivered == self.filled {
+                receiver.caught_up();
+            }
+        };
+        let reporter = &self.shared.link.report.reporter;
+        // It runs observers, which are foreign code.
+        let result = reporter.guarded(PanicSource::Worker, receiving);
+        result.ok_or_else(|| io::Error::other("the receiver of the messages panicked"))
     }
 
     /// Ends the connection. Returns whether it was open: neither this side had closed it, nor had it failed before.
     fn fail(&mut self, error: &io::Error) -> bool {
-        let (was_open, wakers) = {
+        let (was_open, wakers, receiver) = {
             let mut state = self.shared.state.lock();
-            (matches!(state.end, End::Open), state.fail(error))
+            let was_open = matches!(state.end, End::Open);
+            (was_open, state.fail(error), state.receiver.take())
         };
         self.shared.write.shut_down();
         for waker in wakers {
             self.shared.wake(Some(waker));
+        }
+        if let Some(receiver) = receiver {
+            receiver.ended(self.is_flooded);
         }
         was_open
     }
@@ -160,20 +281,21 @@ struct Delivery {
     has_replied: bool,
 }
 
-/// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have
-/// all.
+/// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have all, and what is for
+/// the receiver.
 fn deliver(
     state: &mut State,
     scan: &mut FrameScan,
     bytes: &[u8],
     ready: &mut Vec<Waker>,
+    pushed: &mut Vec<Pushed>,
 ) -> (Delivery, io::Result<()>) {
     let mut delivery = Delivery::default();
     while delivery.bytes < bytes.len() {
         let rest = &bytes[delivery.bytes..];
         let is_push = rest[0] == PUSH;
         // Also before the reply is complete: a caller that came in the meantime would get it.
-        let largest = match state.largest_reply() {
+        let largest = match state.largest_reply(rest[0]) {
             _ if is_push => LOCK_REPLY,
             Some(largest) => largest,
             None => {
@@ -188,10 +310,13 @@ fn deliver(
             Ok(None) => break,
             Err(malformed) => return (delivery, Err(invalid(malformed))),
         };
+        let frame = delivery.bytes..delivery.bytes + len;
         delivery.bytes += len;
-        if !is_push {
+        if is_push {
+            pushed.extend(state.pushed(&rest[..len], frame));
+        } else {
             delivery.has_replied = true;
-            ready.extend(state.deliver(&rest[..len]));
+            pushed.extend(state.replied(&rest[..len], frame, ready));
         }
     }
     if state.is_finished() {

@@ -12,6 +12,7 @@ use crate::redis::report::ConnectionReport;
 use crate::telemetry::ConnectionKind;
 use lock_protocol::resp::OPERATOR_REPLY;
 
+mod pushes;
 mod stress;
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,236 @@
+//! What a server sends on a connection that no caller waits for at that moment: messages, and the confirmations of
+//! subscriptions.
+//!
+//! In RESP3 these travel between ordinary replies, and each of them has to find what it belongs to. A subscription and
+//! the end of one have no ordinary reply. They stand in the queue of the callers until the server has answered them:
+//!
+//! | Entry | Answered by |
+//! |---|---|
+//! | a caller | its ordinary replies and errors, in the order of the callers |
+//! | a subscription, the end of one | its confirmation, or an error |
+//!
+//! | Frame | Means | The receiver gets |
+//! |---|---|---|
+//! | `>` `message`, `smessage` | a client has published | [`Push::Message`] |
+//! | `>` `subscribe`, `ssubscribe` | answers the subscription to *this channel*, wherever it is in the queue | [`Push::Subscribed`] |
+//! | `>` `unsubscribe`, `sunsubscribe` | answers our own unsubscription from this channel, if one is awaited | nothing |
+//! | the same, without one | the server ended it: the channel's slot has moved | [`Push::Ended`] |
+//! | any other `>` | nothing of ours | nothing |
+//! | an error | answers the oldest entry of all, and no other | [`Push::Refused`], if that is a subscription |
+//! | any other reply | answers the oldest *caller*: a subscription never has such a reply | nothing |
+//!
+//! A server answers in the order of the commands, so an error belongs to the oldest entry. Confirmations name their
+//! channel, so they don't depend on the order.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Waker;
+
+use lock_protocol::resp::{CommandBuf, LOCK_REPLY, Replies, Reply, ServerError};
+
+use super::State;
+
+/// How a channel is subscribed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::redis) enum Subscribing {
+    Classic,
+    /// In a cluster: the channel lives where its slot lives.
+    Sharded,
+}
+
+impl Subscribing {
+    const fn commands(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Classic => ("SUBSCRIBE", "UNSUBSCRIBE"),
+            Self::Sharded => ("SSUBSCRIBE", "SUNSUBSCRIBE"),
+        }
+    }
+}
+
+/// A channel, as the server knows it.
+pub(in crate::redis) type Subscribed = (Subscribing, Arc<str>);
+
+/// What the server has sent.
+#[derive(Debug)]
+pub(in crate::redis) enum Push<'a> {
+    /// A client has published this text.
+    Message { channel: &'a [u8], text: &'a [u8] },
+    /// The server has confirmed a subscription.
+    Subscribed(Subscribing, Arc<str>),
+    /// The server has refused a subscription.
+    Refused(Subscribing, Arc<str>, ServerError<'a>),
+    /// The server has ended a subscription that nobody here has ended: the channel's slot has moved.
+    Ended(Subscribing, &'a [u8]),
+}
+
+/// Receives what a server sends on a connection. Its methods run on the task that reads the connection, so they must
+/// neither block nor take long. A panic ends the connection.
+pub(in crate::redis) trait Receiver: Send + Sync {
+    fn receive(&self, push: Push<'_>);
+
+    /// Called when nothing that has arrived is left.
+    fn caught_up(&self);
+
+    /// Called when the connection has ended, or has another receiver. `is_flooded` says that the server sent more messages
+    /// than could be read.
+    fn ended(&self, is_flooded: bool);
+}
+
+/// What waits for the server.
+#[derive(Debug)]
+pub(super) enum Awaited {
+    /// The caller in this slot.
+    Caller(usize),
+    Subscribe(Subscribing, Arc<str>),
+    Unsubscribe(Subscribing, Arc<str>),
+}
+
+/// A frame for the receiver.
+pub(super) struct Pushed {
+    event: Event,
+    /// Its place among the bytes that were read.
+    pub(super) frame: Range<usize>,
+}
+
+enum Event {
+    Message,
+    Subscribed(Subscribing, Arc<str>),
+    Refused(Subscribing, Arc<str>),
+    Ended(Subscribing),
+}
+
+impl Pushed {
+    /// Returns what the receiver gets, from the bytes of the frame.
+    pub(super) fn read(self, frame: &[u8]) -> Option<Push<'_>> {
+        let reply = Replies::new(frame).next()?;
+        Some(match self.event {
+            Event::Subscribed(how, channel) => Push::Subscribed(how, channel),
+            Event::Refused(how, channel) => Push::Refused(how, channel, reply.error()?),
+            Event::Message => {
+                let Words { channel, text, .. } = Words::of(reply)?;
+                Push::Message { channel, text }
+            }
+            Event::Ended(how) => Push::Ended(how, Words::of(reply)?.channel),
+        })
+    }
+}
+
+/// The words of a frame that is no ordinary reply.
+struct Words<'a> {
+    kind: &'a [u8],
+    channel: &'a [u8],
+    text: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    fn of(reply: Reply<'a>) -> Option<Self> {
+        let mut items = reply.is_push().then(|| reply.items())??;
+        let mut text = || {
+            let item = items.next();
+            let text = item.and_then(|item| item.text().or_else(|| item.status()));
+            text.unwrap_or_default()
+        };
+        Some(Self {
+            kind: text(),
+            channel: text(),
+            text: text(),
+        })
+    }
+}
+
+impl State {
+    /// Appends the commands that end and begin subscriptions.
+    pub(super) fn subscribe(&mut self, ending: Vec<Subscribed>, beginning: Vec<Subscribed>) {
+        for (how, channel) in ending {
+            CommandBuf::new(&mut self.out)
+                .command(how.commands().1)
+                .arg(&*channel);
+            self.awaited.push_back(Awaited::Unsubscribe(how, channel));
+        }
+        for (how, channel) in beginning {
+            CommandBuf::new(&mut self.out)
+                .command(how.commands().0)
+                .arg(&*channel);
+            self.awaited.push_back(Awaited::Subscribe(how, channel));
+        }
+    }
+
+    /// Returns which entry the next ordinary reply answers, which begins with this byte.
+    fn answered(&self, first: u8) -> Option<usize> {
+        if matches!(first, b'-' | b'!') {
+            return (!self.awaited.is_empty()).then_some(0);
+        }
+        let is_caller = |entry: &Awaited| matches!(entry, Awaited::Caller(_));
+        self.awaited.iter().position(is_caller)
+    }
+
+    /// Returns the most bytes of the next ordinary reply, which begins with this byte; `None` if nobody waits for one.
+    pub(super) fn largest_reply(&self, first: u8) -> Option<usize> {
+        let at = self.answered(first)?;
+        Some(match self.awaited[at] {
+            Awaited::Caller(slot) => self.slots[slot].largest,
+            _ => LOCK_REPLY,
+        })
+    }
+
+    /// Gives an ordinary reply to what it answers. Returns the frame if that is for the receiver.
+    pub(super) fn replied(
+        &mut self,
+        reply: &[u8],
+        frame: Range<usize>,
+        ready: &mut Vec<Waker>,
+    ) -> Option<Pushed> {
+        let at = self.answered(*reply.first()?)?;
+        if let Awaited::Caller(slot) = self.awaited[at] {
+            if self.deliver(slot, reply, ready) {
+                self.awaited.remove(at);
+            }
+            return None;
+        }
+        match self.awaited.remove(at)? {
+            Awaited::Subscribe(how, channel) => Some(Pushed {
+                event: Event::Refused(how, channel),
+                frame,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Finds out what a frame means that is no ordinary reply. Returns it if it is for the receiver.
+    pub(super) fn pushed(&mut self, bytes: &[u8], frame: Range<usize>) -> Option<Pushed> {
+        let Words { kind, channel, .. } = Replies::new(bytes).next().and_then(Words::of)?;
+        let how = match kind {
+            b"smessage" | b"ssubscribe" | b"sunsubscribe" => Subscribing::Sharded,
+            _ => Subscribing::Classic,
+        };
+        let event = match kind {
+            b"message" | b"smessage" => Event::Message,
+            b"subscribe" | b"ssubscribe" => {
+                Event::Subscribed(how, self.confirmed(true, how, channel)?)
+            }
+            b"unsubscribe" | b"sunsubscribe" => match self.confirmed(false, how, channel) {
+                Some(_) => return None,
+                None => Event::Ended(how),
+            },
+            _ => return None,
+        };
+        Some(Pushed { event, frame })
+    }
+
+    /// Removes the entry that a confirmation answers. Returns its channel, if the confirmation is awaited.
+    fn confirmed(&mut self, begins: bool, how: Subscribing, channel: &[u8]) -> Option<Arc<str>> {
+        let answers = |entry: &Awaited| {
+            let (is_beginning, by, name) = match entry {
+                Awaited::Subscribe(by, name) => (true, by, name),
+                Awaited::Unsubscribe(by, name) => (false, by, name),
+                Awaited::Caller(_) => return false,
+            };
+            is_beginning == begins && *by == how && name.as_bytes() == channel
+        };
+        let at = self.awaited.iter().position(answers)?;
+        match self.awaited.remove(at)? {
+            Awaited::Subscribe(_, name) | Awaited::Unsubscribe(_, name) => Some(name),
+            Awaited::Caller(_) => None,
+        }
+    }
+}

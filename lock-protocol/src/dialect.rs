@@ -65,8 +65,8 @@ pub enum ReleaseMethod {
     /// A script compares the owner, and then deletes the key or sets its expiry.
     #[default]
     Script,
-    /// `WATCH`, `GETRANGE`, `MULTI`, `DEL` or `PEXPIRE`, and `EXEC`, on a separate connection. Use
-    /// it for servers that deny scripts.
+    /// `WATCH`, `GETRANGE`, `MULTI`, `DEL`, `PEXPIRE` or `SET`, and `EXEC`, on a separate connection.
+    /// Use it for servers that deny scripts.
     WatchMulti,
     /// Commands of the server that compare the owner: `SET key owner IFEQ owner PX ttl` renews, and
     /// `DELEX key IFEQ owner` (Redis 8.4 or later) or `DELIFEQ key owner` (Valkey 9.0 or later)

@@ -15,7 +15,8 @@ conformance!(
     notifying([
         Quirk::OldInfo,
         Quirk::PlainScriptsOnly,
-        Quirk::OldScriptErrors
+        Quirk::OldScriptErrors,
+        Quirk::NoExpireOptions
     ])
 );
 conformance!(plain_scripts, notifying([Quirk::PlainScriptsOnly]));

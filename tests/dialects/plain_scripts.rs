@@ -2,8 +2,11 @@
 
 use lock_core::{BackendErrorKind, Dialect, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
-use test_support::{Direction, Proxy, RedisServer};
-use tests::{SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, backend_error_kind, one_attempt};
+use test_support::stand_in::Quirk;
+use test_support::{Direction, Proxy, RedisServer, StandIn};
+use tests::{
+    SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, backend_error_kind, one_attempt, supported_dialects,
+};
 
 use super::{connect_in, refusal};
 
@@ -90,6 +93,27 @@ async fn older_server_that_loads_plain_scripts_is_accepted() {
         seem(&proxy, "6.2");
         let locks = connect_in(dialect, &proxy.url()).await;
         uses_a_lock(&locks, &server, dialect).await;
+    }
+}
+
+/// Such a server has no `PEXPIRE` with `LT`, in a script or in a transaction.
+#[tokio::test]
+async fn older_server_needs_no_options_of_pexpire() {
+    for dialect in supported_dialects() {
+        let server = RedisServer::start();
+        let quirks = [
+            Quirk::PlainScriptsOnly,
+            Quirk::OldScriptErrors,
+            Quirk::NoExpireOptions,
+        ];
+        let stand_in = StandIn::start(&server, quirks);
+        let locks = connect_in(dialect, &stand_in.url()).await;
+        let held = locks.lock(NAME).min_hold(ms(500)).acquire().await.unwrap();
+        held.renew().await.unwrap();
+        held.release().await.unwrap();
+        // On a busy machine the key has expired already. A key with a deadline outlasts it by 100 ms.
+        let left = server.cli(&["PTTL", KEY]).integer();
+        assert!(left == -2 || (0..=600).contains(&left), "{dialect}: {left}");
     }
 }
 

@@ -1,11 +1,13 @@
 //! Regression tests for faults that an adversarial review of the dialects found.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
-use test_support::{Direction, Lost, Neighbour, Proxy, RedisServer, eventually_async};
+use test_support::stand_in::Quirk;
+use test_support::{Direction, Lost, Neighbour, Proxy, RedisServer, StandIn, eventually_async};
 use tests::{SET_NX_PX, SET_NX_PX_NATIVE, WATCH_MULTI, shut_down, supported_dialects};
 
 use super::{connect_in, refusal, value};
@@ -43,7 +45,11 @@ fn user(server: &RedisServer, rights: &[&str]) -> String {
         rights,
     ];
     server.cli(&words.concat());
-    format!("redis://app:pass@{}", server.address())
+    user_at(server.address())
+}
+
+fn user_at(address: SocketAddr) -> String {
+    format!("redis://app:pass@{address}")
 }
 
 /// A missing right is neither a lost lock nor a foreign key.
@@ -82,17 +88,17 @@ async fn missing_right_is_reported_as_such() {
 #[tokio::test]
 async fn acquire_without_script_rights_leaves_no_key() {
     let server = RedisServer::start();
-    let url = user(&server, &["-@scripting"]);
-    let locks = connect_in(Dialect::SetnxExpire, &url).await;
-    let error = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap_err();
-    assert_eq!(kind(&error), Some(BackendErrorKind::Permission), "{error}");
-    shut_down(&locks).await;
-    tokio::time::sleep(ms(300)).await;
-    assert!(
-        !exists(&server, KEY),
-        "TTL {}",
-        server.cli(&["TTL", KEY]).integer()
-    );
+    let current = user(&server, &["-@scripting"]);
+    let old = StandIn::start(&server, [Quirk::NoExpireOptions]);
+    for url in [current, user_at(old.address())] {
+        let locks = connect_in(Dialect::SetnxExpire, &url).await;
+        let error = locks.lock(NAME).ttl(ms(300)).acquire().await.unwrap_err();
+        assert_eq!(kind(&error), Some(BackendErrorKind::Permission), "{error}");
+        shut_down(&locks).await;
+        let left = server.cli(&["PTTL", KEY]).integer();
+        assert!(left != -1 && left <= 300, "{url}: PTTL {left}");
+        eventually_async(SOON, async || !exists(&server, KEY)).await;
+    }
 }
 
 /// Neither the expiry nor the cancel reaches the server for longer than the ttl.
@@ -157,7 +163,8 @@ async fn refused_release_is_retried() {
     let server = RedisServer::start();
     let locks = connect_in(Dialect::DeadlineGetset, &server.url()).await;
     let held = locks.lock(NAME).ttl(TTL * 20).acquire().await.unwrap();
-    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "1"]);
+    // The name that all versions know.
+    server.cli(&["CONFIG", "SET", "lua-time-limit", "1"]);
     let mut other = server.connect().unwrap();
     other.send(&["EVAL", "while true do end", "0"]).unwrap();
     tokio::time::sleep(ms(100)).await;
@@ -376,7 +383,12 @@ async fn server_without_memory_renews_and_releases() {
         kept.renew().await.unwrap();
         kept.release().await.unwrap();
         let left = server.cli(&["PTTL", "lock:kept"]).integer();
-        assert!((1..=750).contains(&left), "{dialect}: {left}");
+        // Scripts have no flags before Redis 7. A release that has to write is then repeated until it only deletes.
+        let has_flags = !server.is_before((7, 0));
+        assert!(
+            (1..=750).contains(&left) || (left == -2 && !has_flags),
+            "{dialect}: {left}"
+        );
         let error = refusal(&locks).await;
         assert_eq!(
             kind(&error),

@@ -69,7 +69,7 @@ async fn f11_waiter_retries_while_the_server_loads() {
 async fn f12_waiter_retries_and_never_kills_the_busy_script() {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), TIMEOUT).await;
-    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     let mut endless = server.connect().unwrap();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     eventually_async(SOON, async || {

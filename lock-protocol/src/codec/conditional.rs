@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::abilities::{DeleteCommand, OpenQuestion, OwnerCheck};
 use super::owner::{VALUE_LIMIT, progress};
 use super::replies::{accepted, server_time, wrong_type};
-use super::watch_multi::{WatchMulti, loss_of};
+use super::watch_multi::{WatchMulti, loss_of, read_keep_ms};
 use super::{Codec, ExchangeFacts, Lane, LinkFacts, Notes, OpState, Progress, Step, renewed};
 use crate::acquisition::RenewOutcome;
 use crate::cleanup::ReleaseOutcome;
@@ -295,12 +295,9 @@ fn read_reply(
             }
         }
         ConditionalState::Left { min_hold_ms, .. } => {
-            let left = accepted(Some(reply))?.integer();
-            let left = left.ok_or_else(Refusal::unreadable)?;
+            let ms = read_keep_ms(min_hold_ms, Some(reply))?;
             time(notes)?;
-            // Negative without an expiry, and without the key: then the next command finds no owner.
-            let ms = u64::try_from(left).map_or(min_hold_ms, |left| min_hold_ms.min(left));
-            op.state = OpState::Conditional(ConditionalState::Keep { ms: ms.max(1) });
+            op.state = OpState::Conditional(ConditionalState::Keep { ms });
             Ok(None)
         }
         ConditionalState::Instead => Err(Refusal::unreadable()),

@@ -8,11 +8,13 @@
 //! | `Type` | `TYPE`, of a key that is no string | refused; free if the key has gone |
 //! | `Expire` | after `SETNX`: the expiry, by a script that compares the owner | held; busy if it isn't the owner any more |
 //! | `ExpireAnyway` | without the right to run that script: `PEXPIRE NX` | the refusal: such a lock couldn't be released |
+//! | `Watching` | Redis 6.2 doesn't know `NX`; in the lane of transactions: `WATCH`, `GETRANGE` | `Changing`; the refusal if it isn't the owner any more |
+//! | `Changing` | `MULTI`, `PEXPIRE`, `EXEC` | the refusal |
 //! | `Repair` | another holder's key has no expiry: a script that sets one | busy until then |
 //! | `Script` | `setnx_expire.lua` | held or busy |
 //!
 //! The script for the expiry compares the owner, because this process may have stopped in between, for longer than an
-//! expiry that another client gave to the key.
+//! expiry that another client gave to the key. `NX` and the transaction keep it from another holder's lease as well.
 //!
 //! `SET` and `SETNX` have no time limit on the server. If a late copy acquires the lock, the releases that are repeated
 //! until then remove it, or it expires after its ttl.
@@ -23,7 +25,7 @@ use std::time::Duration;
 use super::found::{FoundValue, expect_owner};
 use super::replies::{ScriptAcquire, accepted, acquired, loss, server_time, was_owner, wrong_type};
 use super::{
-    Codec, CodecEvent, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step, record_copy,
+    Codec, CodecEvent, ExchangeFacts, Lane, LinkFacts, Notes, OpState, Progress, Step, record_copy,
     renewed,
 };
 use crate::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires, SentCopy};
@@ -56,6 +58,8 @@ pub enum OwnerState {
     Type(SetReply),
     Expire,
     ExpireAnyway(Box<Refusal>),
+    Watching(Box<Refusal>),
+    Changing(Box<Refusal>),
     /// The value without an expiry, and the outcome.
     Repair(Box<(Vec<u8>, AcquireOutcome)>),
     Script(SentCopy, ServerMs),
@@ -98,6 +102,13 @@ impl Codec for Owner {
             }
             // The lease counts from the command that set it.
             (_, OpState::Owner(OwnerState::Type(_))) => return Step::Send { commands },
+            (_, OpState::Owner(OwnerState::Watching(_) | OwnerState::Changing(_)))
+                if facts.lane != Lane::Transactions =>
+            {
+                return Step::Over(Lane::Transactions);
+            }
+            (_, OpState::Owner(OwnerState::Watching(_))) => commands = 2,
+            (_, OpState::Owner(OwnerState::Changing(_))) => commands = 3,
             (OpKind::Release(request), OpState::New) => {
                 op.state = OpState::KeptFor(request.min_hold_ms(facts.now));
             }
@@ -222,6 +233,16 @@ impl Owner {
             OwnerState::ExpireAnyway(_) => {
                 out.command("PEXPIRE").arg(key).arg(ttl_ms).arg("NX");
             }
+            OwnerState::Watching(_) => {
+                out.command("WATCH").arg(key);
+                let mut range = out.command("GETRANGE");
+                range.arg(key).arg(0_u32).arg(VALUE_LIMIT - 1);
+            }
+            OwnerState::Changing(_) => {
+                out.command("MULTI");
+                out.command("PEXPIRE").arg(key).arg(ttl_ms);
+                out.command("EXEC");
+            }
             OwnerState::Repair(found) => {
                 out.script(&OWNER_REPAIR, &[key]).arg(&found.0).arg(ttl_ms);
             }
@@ -270,7 +291,25 @@ impl Owner {
                 }
                 Err(refusal) => Err(refusal),
             },
-            OwnerState::ExpireAnyway(refusal) => Err(*refusal),
+            OwnerState::ExpireAnyway(refusal) => {
+                if accepted(replies.next()).is_ok() {
+                    return Err(*refusal);
+                }
+                op.state = OpState::Owner(OwnerState::Watching(refusal));
+                Ok(None)
+            }
+            OwnerState::Watching(refusal) => {
+                let is_watched = accepted(replies.next()).is_ok();
+                let value = accepted(replies.next()).ok().and_then(Reply::text);
+                let owner = self.text(acquire_of(op)?.owner_id).to_string();
+                // Of another holder's key nothing is changed. The next transaction of the connection ends the `WATCH`.
+                if !is_watched || value != Some(owner.as_bytes()) {
+                    return Err(*refusal);
+                }
+                op.state = OpState::Owner(OwnerState::Changing(refusal));
+                Ok(None)
+            }
+            OwnerState::Changing(refusal) => Err(*refusal),
             OwnerState::Repair(found) => {
                 let (is_repaired, server_us) = was_owner(replies.next())?;
                 notes.server_us = Some(server_us);

@@ -358,6 +358,48 @@ fn setnx_sets_the_expiry_of_its_own_key() {
     assert_eq!(refused.unwrap_err().kind, RefusalKind::Permission);
 }
 
+/// Before Redis 7, `PEXPIRE` has no `NX`.
+#[test]
+fn setnx_sets_the_expiry_of_its_own_key_in_a_transaction() {
+    let mut bench = Bench::new();
+    let own = bulk(&format!("{OWNER} me"));
+    let denied = "-NOPERM no permissions to run the 'evalsha' command\r\n";
+    let unknown = "-ERR wrong number of arguments for 'pexpire' command\r\n";
+    for (watched, changes) in [
+        (["+OK\r\n", &own].concat(), true),
+        (["+OK\r\n", &bulk("another")].concat(), false),
+        ([denied, &own].concat(), false),
+    ] {
+        bench.lane = Lane::Shared;
+        let mut acquire = sent(Dialect::SetnxExpire, None);
+        let mut op = Op::new(OpKind::Acquire(&mut acquire));
+        for replies in [
+            &*[":1\r\n", ":-1\r\n", &own, TIME].concat(),
+            denied,
+            unknown,
+        ] {
+            bench.send(&mut op).unwrap();
+            assert!(matches!(bench.read(&mut op, replies).0, Progress::Next));
+        }
+        let elsewhere = bench.send(&mut op).unwrap_err();
+        assert!(matches!(elsewhere, Step::Over(Lane::Transactions)));
+        bench.lane = Lane::Transactions;
+        assert_eq!(bench.send(&mut op).unwrap(), "WATCH k\nGETRANGE k 0 199");
+        let (mut progress, _) = bench.read(&mut op, &watched);
+        if changes {
+            assert!(matches!(progress, Progress::Next));
+            let change = "MULTI\nPEXPIRE k 2000\nEXEC";
+            assert_eq!(bench.send(&mut op).unwrap(), change);
+            let done = "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n";
+            progress = bench.read(&mut op, done).0;
+        }
+        let Progress::Done(Err(refusal)) = progress else {
+            panic!("{progress:?}");
+        };
+        assert_eq!(refusal.kind, RefusalKind::Permission);
+    }
+}
+
 #[test]
 fn setnx_repairs_a_key_without_an_expiry() {
     let bench = Bench::new();
@@ -441,6 +483,30 @@ fn transaction_begins_again_when_the_key_was_touched() {
     let done = ["+OK\r\n+QUEUED\r\n*1\r\n:1\r\n", TIME].concat();
     let again = bench.run(OpKind::Release(&request), &[(watch, &own), (change, &done)]);
     assert!(was_owner(&again));
+}
+
+/// Redis 6.2 has no `PEXPIRE` with `LT`.
+#[test]
+fn transaction_keeps_the_key_no_longer_than_its_lease() {
+    let mut bench = Bench::new();
+    bench.lane = Lane::Transactions;
+    let mut request = release(WATCH_MULTI);
+    request.min_hold_until = Some(at(600));
+    let watch = "WATCH k\nGETRANGE k 0 200\nPTTL k";
+    for (left, kept) in [(2_000, 500), (300, 300), (0, 1), (-1, 500)] {
+        let own = bulk(&format!("{OWNER} me"));
+        let found = format!("+OK\r\n{own}:{left}\r\n");
+        let change = format!("MULTI\nSET k NOBODY me PX {kept}\nEXEC\nTIME");
+        let done = ["+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n", TIME].concat();
+        let exchanges = [(watch, &*found), (&*change, &*done)];
+        assert!(was_owner(&bench.run(OpKind::Release(&request), &exchanges)));
+    }
+    let found = ["+OK\r\n", &bulk(""), ":-2\r\n"].concat();
+    let executed = ["+OK\r\n+QUEUED\r\n*1\r\n*0\r\n", TIME].concat();
+    let exchanges = [(watch, &*found), ("MULTI\nTIME\nEXEC\nTIME", &*executed)];
+    assert!(!was_owner(
+        &bench.run(OpKind::Release(&request), &exchanges)
+    ));
 }
 
 #[test]

@@ -5,10 +5,13 @@
 //! | State | Exchange | Then |
 //! |---|---|---|
 //! | new | none | asks for the lane of transactions |
-//! | new, in that lane | `WATCH`, `GETRANGE` | `Changing` |
+//! | new, in that lane | `WATCH`, `GETRANGE`, and `PTTL` for a minimum hold | `Changing` |
 //! | `Changing` | `MULTI`, the change, `EXEC`, `TIME` | the outcome; new again if another client touched the key |
 //!
 //! In "new" the turn is given up, so a busy key blocks no other transaction.
+//!
+//! A minimum hold must not outlast the lease. `PEXPIRE .. LT` would see to that, but Redis 6.2 doesn't have it, so the
+//! transaction reads what is left of the lease. A change of the expiry in between disturbs it like any other.
 
 use super::owner::{Owner, VALUE_LIMIT, progress, released};
 use super::replies::{accepted, server_time, wrong_type};
@@ -19,7 +22,7 @@ use crate::acquisition::RenewOutcome;
 use crate::loss::LossReason;
 use crate::op::{Op, OpKind, Outcome, Refusal};
 use crate::owner_id::OwnerId;
-use crate::resp::{CommandBuf, Replies};
+use crate::resp::{CommandBuf, Replies, Reply};
 use crate::ttl::whole_millis;
 
 /// The codec of `SET NX PX` locks that are released in a transaction.
@@ -37,7 +40,8 @@ pub enum WatchState {
     Changing {
         /// Why the key isn't the caller's, if it isn't.
         lost: Option<Box<LossReason>>,
-        min_hold_ms: u64,
+        /// For how long the key stays locked after its release.
+        keep_ms: u64,
     },
 }
 
@@ -59,10 +63,8 @@ impl Codec for WatchMulti {
             },
         };
         let commands = match &state {
-            WatchState::Watching { .. } => 2,
-            WatchState::Changing { lost, min_hold_ms } => {
-                3 + changes(op, lost.is_none(), *min_hold_ms)
-            }
+            WatchState::Watching { min_hold_ms } => 2 + usize::from(*min_hold_ms > 0),
+            WatchState::Changing { .. } => 4,
         };
         op.state = OpState::Watch(state);
         op.sent_at = facts.now;
@@ -78,14 +80,18 @@ impl Codec for WatchMulti {
         };
         let key = key.as_str();
         match state {
-            WatchState::Watching { .. } => {
+            WatchState::Watching { min_hold_ms } => {
                 out.command("WATCH").arg(key);
                 // More bytes than the owner has: a longer value belongs to another holder.
                 let len = self.owner.text(owner_id).to_string().len();
                 let mut range = out.command("GETRANGE");
                 range.arg(key).arg(0_u32).arg(len.max(VALUE_LIMIT));
+                drop(range);
+                if *min_hold_ms > 0 {
+                    out.command("PTTL").arg(key);
+                }
             }
-            WatchState::Changing { lost, min_hold_ms } => {
+            WatchState::Changing { lost, keep_ms } => {
                 out.command("MULTI");
                 match &op.kind {
                     // The transaction needs a command, and there is nothing to change.
@@ -95,16 +101,14 @@ impl Codec for WatchMulti {
                             .arg(key)
                             .arg(whole_millis(renewal.ttl));
                     }
-                    _ if *min_hold_ms == 0 => {
+                    _ if *keep_ms == 0 => {
                         out.command("DEL").arg(key);
                     }
                     // Without an owner: a renewal that this release has overtaken must not extend the lease.
                     _ => {
                         let mut set = out.command("SET");
-                        set.arg(key).arg(self.owner.without_owner()).arg("KEEPTTL");
-                        drop(set);
-                        // `LT`: never longer than the lease was.
-                        out.command("PEXPIRE").arg(key).arg(*min_hold_ms).arg("LT");
+                        set.arg(key).arg(self.owner.without_owner());
+                        set.arg("PX").arg(*keep_ms);
                     }
                 }
                 out.command("EXEC");
@@ -122,15 +126,13 @@ impl Codec for WatchMulti {
     ) -> Progress {
         let read = match std::mem::replace(&mut op.state, OpState::New) {
             OpState::Watch(WatchState::Watching { min_hold_ms }) => {
-                self.read_value(op, replies).map(|lost| {
-                    let lost = lost.map(Box::new);
-                    op.state = OpState::Watch(WatchState::Changing { lost, min_hold_ms });
+                self.read_watched(op, min_hold_ms, replies).map(|changing| {
+                    op.state = OpState::Watch(changing);
                     None
                 })
             }
-            OpState::Watch(WatchState::Changing { lost, min_hold_ms }) => {
-                let queued = 1 + changes(op, lost.is_none(), min_hold_ms);
-                read_change(op, link, lost.map(|lost| *lost), queued, replies, notes)
+            OpState::Watch(WatchState::Changing { lost, .. }) => {
+                read_change(op, link, lost.map(|lost| *lost), replies, notes)
             }
             state => {
                 op.state = state;
@@ -141,12 +143,6 @@ impl Codec for WatchMulti {
     }
 }
 
-/// How many commands change the key.
-fn changes(op: &Op<'_>, is_owner: bool, min_hold_ms: u64) -> usize {
-    let keeps = is_owner && min_hold_ms > 0 && matches!(op.kind, OpKind::Release(_));
-    if keeps { 2 } else { 1 }
-}
-
 fn owner_of(op: &Op<'_>) -> Option<OwnerId> {
     match &op.kind {
         OpKind::Renew(renewal, _) => Some(renewal.owner_id),
@@ -155,7 +151,32 @@ fn owner_of(op: &Op<'_>) -> Option<OwnerId> {
     }
 }
 
+/// Reads the reply to `PTTL`. Returns for how long a key stays locked after its release: for the minimum hold, but no
+/// longer than its lease. It is never zero, which no expiry may be.
+pub(super) fn read_keep_ms(min_hold_ms: u64, reply: Option<Reply<'_>>) -> Result<u64, Refusal> {
+    let left = accepted(reply)?.integer();
+    let left = left.ok_or_else(Refusal::unreadable)?;
+    // Negative without an expiry, and without the key: then the change finds no owner.
+    let ms = u64::try_from(left).map_or(min_hold_ms, |left| min_hold_ms.min(left));
+    Ok(ms.max(1))
+}
+
 impl WatchMulti {
+    /// Reads what the watched key holds, and decides what changes it.
+    fn read_watched(
+        &self,
+        op: &Op<'_>,
+        min_hold_ms: u64,
+        replies: &mut Replies<'_>,
+    ) -> Result<WatchState, Refusal> {
+        let lost = self.read_value(op, replies)?.map(Box::new);
+        let keep_ms = match min_hold_ms {
+            0 => 0,
+            _ => read_keep_ms(min_hold_ms, replies.next())?,
+        };
+        Ok(WatchState::Changing { lost, keep_ms })
+    }
+
     /// Reads why the key isn't the caller's, if it isn't.
     fn read_value(
         &self,
@@ -187,14 +208,12 @@ fn read_change(
     op: &Op<'_>,
     link: &LinkFacts<'_>,
     lost: Option<LossReason>,
-    queued: usize,
     replies: &mut Replies<'_>,
     notes: &mut Notes,
 ) -> Result<Option<Outcome>, Refusal> {
-    // The error of a queued command is more precise than the error of EXEC.
-    for _ in 0..queued {
-        accepted(replies.next())?;
-    }
+    accepted(replies.next())?;
+    // The error of the queued command is more precise than the error of EXEC.
+    accepted(replies.next())?;
     let executed = accepted(replies.next())?;
     let server_us = server_time(accepted(replies.next())?)?;
     notes.server_us = Some(server_us);

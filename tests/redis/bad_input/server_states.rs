@@ -85,7 +85,7 @@ async fn server_without_replicas_returns_no_replicas() {
 async fn busy_server_returns_script_busy() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     let mut endless = server.connect().unwrap();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     eventually(SOON, || {

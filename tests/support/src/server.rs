@@ -194,12 +194,17 @@ impl RedisServer {
     }
 
     /// Returns what the server has denied its users since its start. Leaves out `CLIENT SETINFO`: the client library
-    /// names itself to servers from 7.2 on, and does not need it.
+    /// names itself to servers from 7.2 on, and does not need it. Before Redis 7, the log names no subcommands.
     #[track_caller]
     pub fn denied(&self) -> Vec<Reply> {
+        let object = if self.is_before((7, 0)) {
+            "client"
+        } else {
+            "client|setinfo"
+        };
         let is_needed = |entry: &&Reply| {
             let mut words = entry.array().iter();
-            !words.any(|word| matches!(word, Reply::Bulk(text) if text == b"client|setinfo"))
+            !words.any(|word| matches!(word, Reply::Bulk(text) if text == object.as_bytes()))
         };
         let log = self.cli(&["ACL", "LOG", "128"]);
         log.array().iter().filter(is_needed).cloned().collect()

@@ -49,6 +49,8 @@ struct State {
     quirks: Vec<Quirk>,
     /// The names of the scripts, by the hash that clients know.
     scripts: HashMap<String, String>,
+    /// The hashes of what the real server runs instead of these scripts.
+    altered: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     clients: Vec<TcpStream>,
     /// The bytes that connections took of [`Answer::Endless`], [`Answer::EndlessItems`] and [`Answer::Giant`].

@@ -103,7 +103,7 @@ pub(super) fn misconf(context: &mut Context<'_>) -> Affected {
 }
 
 pub(super) fn busy_script(context: &mut Context<'_>) -> Affected {
-    context.insist(&["CONFIG", "SET", "busy-reply-threshold", "20"]);
+    context.insist(&["CONFIG", "SET", "lua-time-limit", "20"]);
     while context.goes_on() {
         // The reply is not awaited, and the script writes nothing, so that it can be killed.
         let endless = context.admin().map(|mut admin| {
@@ -115,7 +115,7 @@ pub(super) fn busy_script(context: &mut Context<'_>) -> Affected {
         drop(endless);
         context.rest(20, 150);
     }
-    context.insist(&["CONFIG", "SET", "busy-reply-threshold", "5000"]);
+    context.insist(&["CONFIG", "SET", "lua-time-limit", "5000"]);
     Affected::All
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::quirk::{Answer, HelloRefusal, Quirk};
-use super::script::{is_script, old_error, script_name};
+use super::script::{is_script, old_error, script_name, without_expire_options};
 use super::{Shared, Upstream};
 use crate::resp::{Connection, command_bytes, frame_length, split_commands};
 
@@ -279,6 +279,8 @@ impl Side {
         if !is_own {
             let words = if quirks.contains(&Quirk::OwnerCommands) {
                 as_script(&verb, words)
+            } else if quirks.contains(&Quirk::NoExpireOptions) {
+                self.as_altered(&verb, words)
             } else {
                 words
             };
@@ -326,6 +328,14 @@ impl Side {
                 let hash = if verb == "EVAL" { "0" } else { &words[1] };
                 Some(Note::OldError(hash.to_owned()))
             }
+            (Quirk::NoExpireOptions, "EXPIRE" | "PEXPIRE" | "EXPIREAT" | "PEXPIREAT")
+                if words.len() > 3 =>
+            {
+                Some(Note::error(&format!(
+                    "ERR wrong number of arguments for '{}' command",
+                    verb.to_lowercase()
+                )))
+            }
             (Quirk::OwnerCommands, "COMMAND") => {
                 let known = "*1\r\n$5\r\ndelex\r\n".repeat(words.len() - 2);
                 Some(Note::Own(format!("*{}\r\n{known}", words.len() - 2).into_bytes()))
@@ -345,7 +355,29 @@ impl Side {
             return;
         };
         let hash = hash_of(&self.server, text);
-        self.shared.lock().scripts.insert(hash, script_name(text));
+        let altered = hash_of(&self.server, &without_expire_options(text));
+        let mut state = self.shared.lock();
+        state.scripts.insert(hash.clone(), script_name(text));
+        state.altered.insert(hash, altered);
+    }
+
+    /// Returns the command with what the real server runs instead of its script.
+    fn as_altered(&self, verb: &str, mut words: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        match verb {
+            "EVAL" => {
+                let text = String::from_utf8_lossy(&words[1]);
+                words[1] = without_expire_options(&text).into_bytes();
+            }
+            "EVALSHA" => {
+                let state = self.shared.lock();
+                let hash = String::from_utf8_lossy(&words[1]);
+                if let Some(altered) = state.altered.get(&*hash) {
+                    words[1] = altered.clone().into_bytes();
+                }
+            }
+            _ => {}
+        }
+        words
     }
 
     /// Sends messages to a subscriber until it leaves.

@@ -35,6 +35,8 @@ pub enum Quirk {
     OldScriptErrors,
     /// A script with a first line `#!lua` is refused, as before Redis 7.
     PlainScriptsOnly,
+    /// `PEXPIRE` and its relatives have no options, as before Redis 7, also inside scripts.
+    NoExpireOptions,
     /// The server has `DELEX` and `SET` with `IFEQ`. It runs them as scripts on the real server.
     OwnerCommands,
     /// Commands get this reply, and aren't executed.

@@ -35,6 +35,20 @@ pub(super) fn is_script(text: &[u8]) -> bool {
     text.starts_with(b"#!lua") || text.starts_with(b"-- ")
 }
 
+/// Returns the text of a script with whose commands the options of `PEXPIRE` and its relatives don't exist. The real
+/// server then refuses the command for its number of arguments, in its own words.
+pub(super) fn without_expire_options(text: &str) -> String {
+    const OLD: &str = "local redis = (function(new) \
+        local function old(call) return function(name, ...) \
+        if string.find(string.upper(name), 'EXPIRE') and select('#', ...) > 2 then return call(name) end \
+        return call(name, ...) end end \
+        return setmetatable({call = old(new.call), pcall = old(new.pcall)}, {__index = new}) end)(redis)\n";
+    match text.split_once('\n') {
+        Some((first, rest)) if first.starts_with("#!") => format!("{first}\n{OLD}{rest}"),
+        _ => format!("{OLD}{text}"),
+    }
+}
+
 /// Returns an error of a script as versions before Redis 7 word it. They also checked within the script what later
 /// ones check before it runs.
 pub(super) fn old_error(line: &str, hash: &str) -> Option<String> {

@@ -131,6 +131,32 @@ fn scripts_are_those_of_an_old_server() {
 }
 
 #[test]
+fn pexpire_has_no_options() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::NoExpireOptions]);
+    let script =
+        "#!lua\n-- expire: sets an expiry.\nreturn redis.call('pexpire', KEYS[1], unpack(ARGV))";
+    call(&stand_in, &["SCRIPT", "LOAD", script]);
+    let hash = server.cli(&["SCRIPT", "LOAD", script]).text().to_owned();
+    call(&stand_in, &["SET", "k", "v"]);
+    for command in [
+        &["PEXPIRE", "k"][..],
+        &["EVAL", script, "1", "k"],
+        &["EVALSHA", &hash, "1", "k"],
+    ] {
+        let refused = error(&stand_in, &[command, &["5000", "NX"]].concat());
+        assert!(
+            refused.to_lowercase().contains("number of arg"),
+            "{refused}"
+        );
+        let plain = call(&stand_in, &[command, &["5000"]].concat());
+        assert_eq!(plain.integer(), 1);
+    }
+    let script = "return redis.call('PEXPIRE', KEYS[1], 5000, 'XX')";
+    assert_eq!(server.cli(&["EVAL", script, "1", "k"]).integer(), 1);
+}
+
+#[test]
 fn owner_commands_compare_and_write() {
     let server = RedisServer::start();
     let stand_in = StandIn::start(&server, [Quirk::OwnerCommands]);

@@ -8,7 +8,7 @@
 //! | the role | `ROLE`, `HELLO`, `INFO`: the server is a replica if any of them says so |
 //! | whether it is a node of a cluster | `INFO`, `HELLO` |
 //! | the process | `INFO`: `run_id` |
-//! | the version | `INFO`: `valkey_version`, `redis_version` |
+//! | the version | `INFO`: `valkey_version`, `redis_version`; `HELLO` |
 //! | the epoch | `CLUSTER INFO` |
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -46,11 +46,13 @@ impl Role {
 }
 
 /// The reply to `HELLO`, as far as it is of interest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     pub role: Option<Role>,
     /// Whether the server is a node of a cluster.
     pub is_in_cluster: Option<bool>,
+    /// The version of the server, without its name.
+    pub version: Option<String>,
 }
 
 impl Hello {
@@ -62,6 +64,7 @@ impl Hello {
         while let (Some(name), Some(value)) = (items.next(), items.next()) {
             match (name.word(), value.word()) {
                 (Some("role"), Some(role)) => hello.role = Some(Role::named(role)),
+                (Some("version"), Some(version)) => hello.version = Some(version.to_owned()),
                 (Some("mode"), Some(mode)) => hello.is_in_cluster = Some(mode == "cluster"),
                 _ => {}
             }
@@ -166,13 +169,13 @@ mod tests {
 
     #[test]
     fn hello_is_a_map_or_a_list() {
-        let fields =
-            "$4\r\nmode\r\n$7\r\ncluster\r\n$4\r\nrole\r\n$7\r\nreplica\r\n$7\r\nmodules\r\n*0\r\n";
+        let fields = "$7\r\nversion\r\n$6\r\n6.0.16\r\n$4\r\nmode\r\n$7\r\ncluster\r\n$4\r\nrole\r\n$7\r\nreplica\r\n$7\r\nmodules\r\n*0\r\n";
         let expected = Hello {
             role: Some(Role::Replica),
             is_in_cluster: Some(true),
+            version: Some("6.0.16".to_owned()),
         };
-        for head in ["%3\r\n", "*6\r\n"] {
+        for head in ["%4\r\n", "*8\r\n"] {
             let bytes = format!("{head}{fields}");
             assert_eq!(Hello::read(reply(bytes.as_bytes())), expected);
         }

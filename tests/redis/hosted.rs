@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use lock_core::{BackendErrorKind, LockManager};
-use test_support::fixtures::{LONG, NAME, SOON, ms};
+use test_support::fixtures::{LONG, NAME, SOON, exists, ms};
 use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
 use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async, lone_node};
 use tests::{
@@ -82,6 +82,81 @@ async fn server_that_never_tells_its_role_is_used_after_one_warning() {
     acquire_and_release(&locks).await;
     let warnings = trace.count("a replica cannot be recognized");
     assert_eq!(warnings, 1, "{}", trace.text());
+}
+
+const SET: Target = Target::Command("SET");
+
+/// Sets an expiry that `SET` has since Redis 6.2. Before, each acquire fails.
+fn old_set() -> Quirk {
+    Quirk::Replies(SET, Answer::Error("ERR syntax error".into()))
+}
+
+/// `HELLO` tells the version too. Without both, the server shows at `connect` whether it has what the scripts need.
+#[tokio::test]
+async fn old_server_that_hides_its_version_is_refused() {
+    let server = RedisServer::start();
+    let old =
+        "%4\r\n+server\r\n+redis\r\n+version\r\n+6.0.16\r\n+proto\r\n:3\r\n+role\r\n+master\r\n";
+    let old_hello = Quirk::Replies(Target::Command("HELLO"), Answer::Raw(old.into()));
+    let no_version = Quirk::Replies(
+        Target::Command("INFO"),
+        Answer::Raw(b"$3\r\na:1\r\n".into()),
+    );
+    let no_hello = || hello(HelloRefusal::Unknown);
+    for (quirks, expected) in [
+        (
+            vec![without_right("INFO"), old_hello.clone()],
+            "Redis 6.0.16",
+        ),
+        (vec![no_version.clone(), old_hello], "Redis 6.0.16"),
+        (
+            vec![without_right("INFO"), no_hello(), old_set()],
+            "does not have SET with PXAT",
+        ),
+        (
+            vec![no_version, no_hello(), old_set()],
+            "does not have SET with PXAT",
+        ),
+    ] {
+        let stand_in = StandIn::start(&server, quirks.clone());
+        let builder = one_attempt(LockManager::builder());
+        let refused = builder.connect(&stand_in.url()).await;
+        let text = refused.as_ref().unwrap_err().to_string();
+        assert!(text.contains(expected), "{quirks:?}: {text}");
+        assert!(text.contains("use Redis 6.2 or later"), "{text}");
+        assert_eq!(backend_error_kind(refused), BackendErrorKind::Unsupported);
+    }
+}
+
+/// A server that tells its version isn't asked. Another one is asked once for each connection, and nothing is written.
+#[tokio::test]
+async fn server_that_hides_its_version_is_asked_for_the_options_of_set() {
+    let server = RedisServer::start();
+    let no_hello = || hello(HelloRefusal::Unknown);
+    let denied = "NOPERM User default has no permissions to access the 'lock:' key";
+    for (quirks, asks) in [
+        (vec![], false),
+        (vec![no_hello()], false),
+        (vec![Quirk::OldInfo], false),
+        (vec![without_right("INFO")], false),
+        (vec![without_right("INFO"), no_hello()], true),
+        (
+            vec![
+                without_right("INFO"),
+                no_hello(),
+                Quirk::Replies(SET, Answer::Error(denied.into())),
+            ],
+            true,
+        ),
+    ] {
+        let stand_in = StandIn::start(&server, quirks.clone());
+        let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+        acquire_and_release(&locks).await;
+        let connections = stand_in.count(&Target::Command("TIME"));
+        let expected = if asks { connections } else { 0 };
+        assert_eq!(stand_in.count(&SET), expected, "{quirks:?}");
+        assert!(!exists(&server, "lock:"));
+    }
 }
 
 /// The service hides it, or a proxy does.

@@ -35,7 +35,7 @@ mod preparation;
 mod version;
 
 use preparation::{Preparation, ask};
-use version::check_version;
+use version::{check_options_of_set, check_version};
 
 /// What the handshake found out.
 pub(super) struct Greeting {
@@ -160,11 +160,16 @@ impl Handshake {
         let is_primary = self.is_primary(node, &first, &second)?;
         let waited = Clock::System.now().since(sent);
         let (mut process, form) = self.process_of(node, &first, &second)?;
+        if form.is_none() {
+            check_options_of_set(node, stream, &self.config.settings.prefix).await?;
+        }
         #[cfg(feature = "cluster")]
         self.check_membership(node, stream, &first).await?;
         // The server read its uptime at some moment after the sending. At the sending it was shorter by this much.
         process.uptime = process.uptime.map(|uptime| uptime.saturating_sub(waited));
-        let abilities = preparation.finish(stream, &mut replies, form).await?;
+        let abilities = preparation
+            .finish(stream, &mut replies, form.unwrap_or(ScriptForm::Flagged))
+            .await?;
         let wall = Duration::from_micros(server_us);
         // The server read its clock at some moment between the two.
         let difference = wall_before
@@ -213,8 +218,10 @@ impl Handshake {
             return Err(LockError::refused_as(text, refusal));
         }
         let is_role_known = matches!(first.role, Ok(Some(_)));
+        let info = first.info.as_ref().ok().copied().and_then(Info::read);
+        let is_version_known = info.is_some_and(|info| info.field("redis_version").is_some());
         // Every user may run HELLO. In RESP2 the server may not know it.
-        let asks_hello = (!is_role_known || first.info.is_err()) && protocol.supports_resp3();
+        let asks_hello = !(is_role_known && is_version_known) && protocol.supports_resp3();
         let info: Option<&[&str]> = match &first.info {
             // Before Redis 7, and on other engines, INFO has one section at most.
             Err(refusal) if refusal.kind != RefusalKind::Permission => Some(&[]),
@@ -428,14 +435,14 @@ impl Handshake {
         }
     }
 
-    /// Returns what is known of the server's process, and the form of the scripts that its version runs.
+    /// Returns what is known of the server's process, and the form of the scripts that its version runs, if it tells it.
     /// Without a run id, waiters accept no notifications: they may come from another server process.
     fn process_of(
         &self,
         node: &Node,
         first: &FirstReplies<'_>,
         second: &SecondReplies,
-    ) -> Result<(ServerProcessInfo, ScriptForm), LockError> {
+    ) -> Result<(ServerProcessInfo, Option<ScriptForm>), LockError> {
         let of_first = first.info.as_ref().ok().copied().and_then(Info::read);
         let info = of_first.or(second.info.as_deref().map(Info::new));
         let enabled = info.and_then(|info| info.field("cluster_enabled"));
@@ -443,6 +450,8 @@ impl Handshake {
         if let Some(is_in_cluster) = is_in_cluster.or(second.hello.is_in_cluster) {
             self.check_mode(node, is_in_cluster, first.cluster.as_ref())?;
         }
+        let version = info.and_then(|info| info.field("redis_version"));
+        let form = check_version(node, version.or(second.hello.version.as_deref()))?;
         let Some(info) = info else {
             let unreadable = Refusal::unreadable();
             let refusal = first.info.as_ref().err().unwrap_or(&unreadable);
@@ -452,9 +461,8 @@ impl Handshake {
                 format!("the server does not answer to INFO: {}", text_of(refusal))
             };
             self.report_lack_of_notifications(node, &error);
-            return Ok((ServerProcessInfo::UNKNOWN, ScriptForm::Flagged));
+            return Ok((ServerProcessInfo::UNKNOWN, form));
         };
-        let form = check_version(node, info.field("redis_version"))?;
         if let Some(version) = info.version() {
             let version = tidy(&version, MAX_LABEL);
             *self.server_version.lock() = Some(version.into());

@@ -7,6 +7,7 @@ use crate::manager::LockManager;
 use crate::runtime::probe;
 
 pub use crate::runtime::probe::Pong;
+pub use crate::store::PollingReason;
 
 /// A snapshot of a manager, made without IO. Returned by [`LockManager::health`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub struct Health {
     /// Whether the manager receives notifications for its waiters. It subscribes when the first call
     /// waits. A manager in memory needs no subscription, so this is true.
     pub subscribed: bool,
+    /// Why waiters poll, as far as the manager knows: it learns of the server when it connects, and of the
+    /// subscription when the first call waits. `None` otherwise, and for a manager in memory. In a cluster, it
+    /// is the reason of one node.
+    pub polling: Option<PollingReason>,
     /// How long ago the manager sent the youngest command whose reply it got. `None` before the first
     /// reply, and for a manager in memory.
     pub last_reply: Option<Duration>,
@@ -74,6 +79,7 @@ impl LockManager {
             return Health {
                 connected: false,
                 subscribed: false,
+                polling: None,
                 last_reply: None,
                 held: 0,
                 waiting: 0,
@@ -83,9 +89,15 @@ impl LockManager {
             };
         }
         let status = inner.store.status();
+        let notifies = inner.settings.dialect.capabilities().notifies_waiters;
         Health {
             connected: status.connected,
             subscribed: status.subscribed,
+            polling: if notifies {
+                status.polling
+            } else {
+                Some(PollingReason::Dialect)
+            },
             last_reply: status.last_reply,
             held: inner.activity.held(),
             waiting: inner.activity.acquiring(),

@@ -69,7 +69,7 @@ pub use error::{
     ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockWatch, Lost};
-pub use health::{Health, Pong};
+pub use health::{Health, PollingReason, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use lead::Term;
 #[doc(inline)]

@@ -370,6 +370,7 @@ impl Store for MemoryStore {
         StoreStatus {
             connected: true,
             subscribed: true,
+            polling: None,
             last_reply: None,
             server_version: None,
         }

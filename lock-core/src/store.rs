@@ -3,6 +3,7 @@
 //! A caller puts an operation into a [`Call`], and the store writes the outcome into it. So a new operation needs
 //! a new kind of [`Op`], but no new method in every store.
 
+use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -199,6 +200,59 @@ pub(crate) enum Reach {
     Down,
 }
 
+/// Why the waiters of a manager poll, rather than being notified when it is their turn. Part of
+/// [`Health`](crate::Health).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PollingReason {
+    /// The manager's [`Dialect`](crate::Dialect) has no notifications.
+    Dialect,
+    /// The manager uses a quorum of servers, which has no queue of waiters.
+    Quorum,
+    /// The URL says `protocol=2`, and connections in RESP2 get no notifications.
+    ProtocolOfUrl,
+    /// The server refuses RESP3, and connections in RESP2 get no notifications.
+    NoResp3,
+    /// The user lacks the right to run `INFO`, which shows the server's run id. Without it, a notification may come
+    /// from another server process.
+    InfoDenied,
+    /// The server doesn't show its run id in `INFO`, or doesn't answer to `INFO`.
+    NoRunId,
+    /// The user lacks the right to subscribe, or the right to the channel.
+    SubscriptionDenied,
+    /// The server refuses the subscription for another reason, for example because it has no such command.
+    SubscriptionRefused,
+    /// The connection for notifications is broken or can't be made. The manager tries again.
+    Disconnected,
+}
+
+impl fmt::Display for PollingReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dialect => "the dialect has no notifications; use `Dialect::Native` for them",
+            Self::Quorum => "a quorum of servers has no notifications",
+            Self::ProtocolOfUrl => {
+                "connections in RESP2 get no notifications; remove `protocol=2` from the URL"
+            }
+            Self::NoResp3 => {
+                "the server refuses RESP3, and connections in RESP2 get no notifications; let it accept `HELLO 3`"
+            }
+            Self::InfoDenied => "the user may not run INFO, which shows the run id; grant `+info`",
+            Self::NoRunId => "the server doesn't show its run id; use one whose INFO has a `run_id`",
+            Self::SubscriptionDenied => {
+                "the user may not subscribe; grant `+subscribe`, `+ssubscribe` in a cluster, and the channels"
+            }
+            Self::SubscriptionRefused => {
+                "the server refuses the subscription; the event `lock.notifications_off` has its reply"
+            }
+            Self::Disconnected => {
+                "the connection for notifications is broken; the event `lock.notifications_off` or \
+                 `lock.disconnected` has the error"
+            }
+        })
+    }
+}
+
 /// What a store knows about its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreStatus {
@@ -206,6 +260,8 @@ pub(crate) struct StoreStatus {
     pub(crate) connected: bool,
     /// Notifications arrive.
     pub(crate) subscribed: bool,
+    /// Why notifications don't arrive, as far as the store knows.
+    pub(crate) polling: Option<PollingReason>,
     /// How long ago the youngest command with a reply was sent.
     pub(crate) last_reply: Option<Duration>,
     pub(crate) server_version: Option<Arc<str>>,

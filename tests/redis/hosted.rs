@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::{BackendErrorKind, Dialect, LockManager, PollingReason};
 use test_support::fixtures::{LONG, NAME, SOON, exists, ms};
 use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
 use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async, lone_node};
@@ -172,6 +172,76 @@ async fn lack_of_a_run_id_is_reported_once() {
     assert!(!locks.ping().await.unwrap().notifications);
     let reports = trace.count("INFO shows no run_id");
     assert_eq!(reports, 1, "{}", trace.text());
+}
+
+/// The event says it once, and `health` for as long as it is so.
+#[tokio::test]
+async fn health_says_why_waiters_poll() {
+    let server = RedisServer::start();
+    let unknown = |command| {
+        let text = format!("ERR unknown command '{command}'");
+        Quirk::Replies(Target::Command(command), Answer::Error(text))
+    };
+    let at_connect = [
+        (vec![], "", None),
+        (vec![], "?protocol=2", Some(PollingReason::ProtocolOfUrl)),
+        (
+            vec![hello(HelloRefusal::Unknown)],
+            "",
+            Some(PollingReason::NoResp3),
+        ),
+        (
+            vec![without_right("INFO")],
+            "",
+            Some(PollingReason::InfoDenied),
+        ),
+        (vec![unknown("INFO")], "", Some(PollingReason::NoRunId)),
+        (vec![Quirk::NoRunId], "", Some(PollingReason::NoRunId)),
+    ];
+    for (quirks, parameters, expected) in at_connect {
+        let stand_in = StandIn::start(&server, quirks.clone());
+        let url = format!("{}{parameters}", stand_in.url());
+        let locks = connect_with(LockManager::builder(), &url).await;
+        assert_eq!(locks.health().polling, expected, "{quirks:?}");
+        // It isn't remembered longer than it is true.
+        stand_in.set([]);
+        stand_in.cut_all();
+        acquire_and_release(&locks).await;
+        let by_protocol = [PollingReason::ProtocolOfUrl, PollingReason::NoResp3];
+        let expected = expected.filter(|why| by_protocol.contains(why));
+        assert_eq!(locks.health().polling, expected, "{quirks:?}");
+    }
+    for (quirk, expected) in [
+        (
+            without_right("SUBSCRIBE"),
+            PollingReason::SubscriptionDenied,
+        ),
+        (unknown("SUBSCRIBE"), PollingReason::SubscriptionRefused),
+        (
+            Quirk::Replies(Target::Command("SUBSCRIBE"), Answer::Closes),
+            PollingReason::Disconnected,
+        ),
+    ] {
+        let stand_in = StandIn::start(&server, [quirk.clone()]);
+        let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+        let held = locks.lock(NAME).acquire().await.unwrap();
+        assert_eq!(locks.health().polling, None, "{quirk:?}");
+        let waiting = tokio::spawn(locks.lock(NAME).wait(LONG).acquire());
+        eventually_async(SOON, async || locks.health().polling == Some(expected)).await;
+        assert!(!locks.health().subscribed);
+        stand_in.set([]);
+        // A refused subscription is tried again after ten seconds.
+        if expected == PollingReason::Disconnected {
+            eventually_async(LONG, async || locks.health().subscribed).await;
+            assert_eq!(locks.health().polling, None, "{quirk:?}");
+        }
+        held.release().await.unwrap();
+        granted(SOON, waiting).await.release().await.unwrap();
+    }
+    let builder = LockManager::builder().dialect(Dialect::SetnxExpire);
+    let locks = connect_with(builder, &server.url()).await;
+    assert_eq!(locks.health().polling, Some(PollingReason::Dialect));
+    assert_eq!(LockManager::in_memory().health().polling, None);
 }
 
 /// Before Redis 7, `INFO` takes one section. All of them have the run id, which notifications need.

@@ -40,6 +40,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::transport::{Subscribed, Subscribing};
+use crate::store::PollingReason;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline, Moment};
@@ -106,7 +107,7 @@ pub(super) enum Phase {
     /// The connection broke, or could not be made. Waiters poll until the next one has subscribed.
     Down,
     /// The server refused it. Waiters poll, and the first of them after this moment makes the listener try again.
-    Refused { until: Moment },
+    Refused { until: Moment, why: PollingReason },
 }
 
 /// The channels of one server.
@@ -355,7 +356,7 @@ impl Channels {
             if kind != ChannelKind::Manager || !matches!(channel.phase, Phase::Up(_)) {
                 let now = Clock::System.now();
                 channel.used_at = now;
-                if matches!(channel.phase, Phase::Refused { until } if until <= now) {
+                if matches!(channel.phase, Phase::Refused { until, .. } if until <= now) {
                     channel.phase = Phase::Wanted;
                 }
             }
@@ -391,6 +392,20 @@ impl Channels {
         state
             .all()
             .any(|(_, _, channel)| matches!(channel.phase, Phase::Up(_)))
+    }
+}
+
+impl Channels {
+    /// Returns why messages don't arrive. A server's refusal comes before a broken connection.
+    pub(super) fn polling(&self) -> Option<PollingReason> {
+        let mut state = self.state.lock();
+        let of = |phase| match phase {
+            Phase::Refused { why, .. } => Some((0, why)),
+            Phase::Down => Some((1, PollingReason::Disconnected)),
+            Phase::Wanted | Phase::Asked | Phase::Up(_) => None,
+        };
+        let known = state.all().filter_map(|(_, _, channel)| of(channel.phase));
+        known.min_by_key(|(rank, _)| *rank).map(|(_, why)| why)
     }
 }
 

@@ -117,6 +117,7 @@ impl RedisClient {
         StoreStatus {
             connected: self.pool.is_any_connected(),
             subscribed: self.channels.is_any_up(),
+            polling: (self.pool.connector.polling()).or_else(|| self.channels.polling()),
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),
             server_version: self.pool.connector.handshake.server_version(),
         }

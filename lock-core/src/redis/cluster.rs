@@ -197,6 +197,7 @@ impl Store for ClusterStore {
         StoreStatus {
             connected: all.iter().any(|status| status.connected),
             subscribed: all.iter().any(|status| status.subscribed),
+            polling: all.iter().find_map(|status| status.polling),
             last_reply: all.iter().filter_map(|status| status.last_reply).min(),
             server_version: all.into_iter().find_map(|status| status.server_version),
         }

@@ -22,6 +22,7 @@ use super::node::{EpochReply, Node};
 use super::node_config::{NodeConfig, kind_of_this_thread};
 use super::report::ConnectionReport;
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::PollingReason;
 use crate::sync::assert_no_mutex_held;
 use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::{Clock, Deadline};
@@ -88,6 +89,17 @@ impl Connector {
 
     fn is_asking(&self) -> bool {
         self.slots != Slots::Settled
+    }
+
+    /// Returns why no connection to the server gets notifications, if that is known.
+    pub(super) fn polling(&self) -> Option<PollingReason> {
+        if self.config.protocol == Some(Protocol::Resp2) {
+            Some(PollingReason::ProtocolOfUrl)
+        } else if self.speaks_resp2(&self.node()) {
+            Some(PollingReason::NoResp3)
+        } else {
+            self.handshake.polling()
+        }
     }
 
     fn speaks_resp2(&self, node: &Node) -> bool {

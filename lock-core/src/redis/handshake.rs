@@ -18,6 +18,7 @@ use super::node::Node;
 use super::node_config::{DeploymentKind, LAST_EPOCH, NodeConfig};
 use crate::error::texts::text_of;
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::PollingReason;
 use crate::sync::Mutex;
 use crate::telemetry::{ConnectionKind, LockEvent};
 use lock_protocol::clock::Clock;
@@ -69,6 +70,8 @@ pub(super) struct Handshake {
     odd_mode_is_known: AtomicBool,
     /// That no notifications come was reported.
     lack_of_notifications_is_known: AtomicBool,
+    /// Why no notifications come, by the latest handshake.
+    polling: Mutex<Option<PollingReason>>,
     /// An epoch beyond all that a lead counts was reported.
     high_epoch_is_known: AtomicBool,
     /// The version of the server at the latest handshake.
@@ -86,6 +89,7 @@ impl Handshake {
             unknown_role_is_known: AtomicBool::new(false),
             odd_mode_is_known: AtomicBool::new(false),
             lack_of_notifications_is_known: AtomicBool::new(false),
+            polling: Mutex::default(),
             high_epoch_is_known: AtomicBool::new(false),
             server_version: Mutex::default(),
         }
@@ -93,6 +97,11 @@ impl Handshake {
 
     pub(super) fn server_version(&self) -> Option<Arc<str>> {
         self.server_version.lock().clone()
+    }
+
+    /// Returns why no notifications come from the server, as far as a handshake shows it.
+    pub(super) fn polling(&self) -> Option<PollingReason> {
+        *self.polling.lock()
     }
 
     /// Reads role, server information and time, loads the scripts, and sets the name of the
@@ -455,12 +464,13 @@ impl Handshake {
         let Some(info) = info else {
             let unreadable = Refusal::unreadable();
             let refusal = first.info.as_ref().err().unwrap_or(&unreadable);
-            let error = if refusal.kind == RefusalKind::Permission {
-                format!("the user may not run INFO: {}", text_of(refusal))
+            let (why, error) = if refusal.kind == RefusalKind::Permission {
+                (PollingReason::InfoDenied, "the user may not run INFO")
             } else {
-                format!("the server does not answer to INFO: {}", text_of(refusal))
+                (PollingReason::NoRunId, "the server does not answer to INFO")
             };
-            self.report_lack_of_notifications(node, &error);
+            let error = format!("{error}: {}", text_of(refusal));
+            self.report_lack_of_notifications(node, why, &error);
             return Ok((ServerProcessInfo::UNKNOWN, form));
         };
         if let Some(version) = info.version() {
@@ -482,9 +492,10 @@ impl Handshake {
             .then(|| info.field("uptime_in_seconds")?.parse().ok())
             .flatten();
         let Some(run_id) = info.run_id() else {
-            self.report_lack_of_notifications(node, "INFO shows no run_id");
+            self.report_lack_of_notifications(node, PollingReason::NoRunId, "INFO shows no run_id");
             return Ok((ServerProcessInfo::UNKNOWN, form));
         };
+        *self.polling.lock() = None;
         let process = ServerProcessInfo {
             run_id,
             uptime: uptime.map(Duration::from_secs),
@@ -493,7 +504,8 @@ impl Handshake {
     }
 
     /// Warns, once, that waiters poll.
-    fn report_lack_of_notifications(&self, node: &Node, error: &str) {
+    fn report_lack_of_notifications(&self, node: &Node, why: PollingReason, error: &str) {
+        *self.polling.lock() = Some(why);
         if self
             .lack_of_notifications_is_known
             .swap(true, Ordering::Relaxed)

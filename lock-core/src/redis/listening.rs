@@ -54,6 +54,7 @@ use super::connection::Connection;
 use super::connector::no_notifications;
 use super::transport::{Push, Receiver, Subscribing};
 use crate::error::{BackendErrorKind, LockError};
+use crate::store::PollingReason;
 use crate::sync::caught;
 use crate::telemetry::{LockEvent, NotificationKind, NotificationUse, PanicSource};
 use lock_protocol::backoff::{Backoff, Jitter};
@@ -233,6 +234,10 @@ fn lasts(error: &LockError) -> bool {
     )
 }
 
+fn lacks_right(error: &LockError) -> bool {
+    matches!(error, LockError::Backend(error) if error.kind() == BackendErrorKind::Permission)
+}
+
 /// What was reported.
 #[derive(Default)]
 struct Warnings {
@@ -362,7 +367,12 @@ impl Subscriber {
             AFTER_REFUSAL
         };
         let until = Clock::System.now().plus(pause);
-        channels.set(how, channel, Phase::Refused { until });
+        let why = if lacks_right(&error) {
+            PollingReason::SubscriptionDenied
+        } else {
+            PollingReason::SubscriptionRefused
+        };
+        channels.set(how, channel, Phase::Refused { until, why });
         // The other channels of this kind will be refused too.
         if let Some(kind) = channels.kind(how, channel) {
             self.warnings.of(kind).warn(client, &error);

@@ -17,8 +17,8 @@ use super::single::RedisStore;
 use crate::config::Settings;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{
-    Boxed, Call, Dialects, Reach, Store, StoreStatus, StoreTraits, Together, check_runtime,
-    ends_set, fail_all, supervised,
+    Boxed, Call, Dialects, PollingReason, Reach, Store, StoreStatus, StoreTraits, Together,
+    check_runtime, ends_set, fail_all, supervised,
 };
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
@@ -449,6 +449,7 @@ impl Store for QuorumStore {
         StoreStatus {
             connected: connected >= self.servers.needed(),
             subscribed: false,
+            polling: Some(PollingReason::Quorum),
             last_reply: all.iter().filter_map(|status| status.last_reply).min(),
             server_version: all.into_iter().find_map(|status| status.server_version),
         }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Confirm, LockError, LockManager, LockManagerBuilder};
+use lock_core::{
+    BackendErrorKind, Confirm, LockError, LockManager, LockManagerBuilder, PollingReason,
+};
 use test_support::fixtures::SOON;
 use test_support::resp::Reply;
 use test_support::tls::shown;
@@ -66,6 +68,7 @@ async fn lock_is_held_at_a_majority_until_its_release() {
     let quorum = Quorum::start();
     let (first, second) = (quorum.connect().await, quorum.connect().await);
     let held = first.lock(NAME).acquire().await.unwrap();
+    assert_eq!(first.health().polling, Some(PollingReason::Quorum));
     assert!(quorum.holders() >= 3);
     assert!(second.lock(NAME).try_acquire().await.unwrap().is_none());
     held.renew().await.unwrap();

@@ -14,6 +14,11 @@ fn name(number: usize) -> Arc<str> {
     format!("channel-{number}").into()
 }
 
+fn refused(until: Moment) -> Phase {
+    let why = PollingReason::SubscriptionDenied;
+    Phase::Refused { until, why }
+}
+
 fn touch(channels: &Channels, number: usize) -> Option<Phase> {
     channels.touch(HOW, KEY, &name(number))
 }
@@ -74,10 +79,10 @@ fn refused_channel_is_tried_again_after_a_pause() {
     assert_eq!(channels.take_wanted().len(), 1);
     let now = Clock::System.now();
     let until = now.plus(10 * SECOND);
-    channels.set(HOW, &name(7), Phase::Refused { until });
-    assert_eq!(touch(&channels, 7), Some(Phase::Refused { until }));
+    channels.set(HOW, &name(7), refused(until));
+    assert_eq!(touch(&channels, 7), Some(refused(until)));
     assert!(channels.take_wanted().is_empty());
-    channels.set(HOW, &name(7), Phase::Refused { until: now });
+    channels.set(HOW, &name(7), refused(now));
     assert_eq!(touch(&channels, 7), Some(Phase::Wanted));
     assert_eq!(channels.take_wanted().len(), 1);
 }

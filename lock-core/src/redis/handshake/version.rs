@@ -14,7 +14,7 @@ use crate::error::{BackendErrorKind, LockError};
 use crate::redis::dial::Stream;
 use crate::redis::node::Node;
 use lock_protocol::op::{Refusal, RefusalKind};
-use lock_protocol::resp::{CommandBuf, Replies};
+use lock_protocol::resp::{CommandBuf, Replies, Reply};
 use lock_protocol::scripts::ScriptForm;
 use lock_protocol::wire::{MAX_LABEL, tidy};
 
@@ -66,9 +66,7 @@ pub(super) async fn check_options_of_set(
         set.arg(prefix).arg("").arg("NX").arg("PXAT").arg(0_u32);
     };
     let replies = ask(node, stream, question).await?;
-    let refusal = Replies::new(&replies)
-        .next()
-        .and_then(|reply| reply.error());
+    let refusal = Replies::new(&replies).next().and_then(Reply::error);
     if refusal.is_none_or(|error| Refusal::of(error).kind != RefusalKind::UnknownCommand) {
         return Ok(());
     }

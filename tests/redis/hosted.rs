@@ -24,11 +24,16 @@ fn hello(refusal: HelloRefusal) -> Quirk {
 }
 
 /// Each of them leaves one source of the role at least.
-fn servers_with_a_role() -> [Vec<Quirk>; 6] {
+fn servers_with_a_role() -> [Vec<Quirk>; 8] {
+    let primary = b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec();
+    let primary = || Quirk::Replies(Target::Command("ROLE"), Answer::Raw(primary.clone()));
     let unknown = Answer::Raw(b"+OK\r\n".to_vec());
     [
         vec![Quirk::Replies(Target::Command("ROLE"), unknown)],
         vec![Quirk::NoRole],
+        // Only `INFO` knows that a replica is one, or only `HELLO`.
+        vec![primary(), hello(HelloRefusal::Unknown)],
+        vec![primary(), without_right("INFO")],
         vec![without_right("ROLE"), without_right("INFO")],
         vec![Quirk::NoRole, Quirk::OldInfo],
         vec![Quirk::NoRole, hello(HelloRefusal::Unknown)],
@@ -268,6 +273,16 @@ async fn each_refusal_of_hello_leads_to_resp2() {
         HelloRefusal::Text("ERR Protocol version is not supported".into()),
         HelloRefusal::Text("ERR syntax error".into()),
         HelloRefusal::Text("DENIED".into()),
+        HelloRefusal::Text("LOADING the proxy has no server yet".into()),
+        HelloRefusal::Text("BUSY".into()),
+        HelloRefusal::Text("OOM command not allowed".into()),
+        HelloRefusal::Text("MISCONF".into()),
+        HelloRefusal::Text("CLUSTERDOWN".into()),
+        HelloRefusal::Text("MOVED 0 127.0.0.1:1".into()),
+        HelloRefusal::Text("NOREPLICAS".into()),
+        HelloRefusal::Text("READONLY".into()),
+        HelloRefusal::Text("WRONGTYPE".into()),
+        HelloRefusal::Text("NOSCRIPT".into()),
         HelloRefusal::Closes,
     ] {
         let (trace, _collecting) = Trace::begin();
@@ -506,4 +521,23 @@ async fn node_that_does_not_tell_its_epoch_now_is_not_used() {
     let refused = one_attempt(LockManager::builder()).connect(&url).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("cannot read the epoch"), "{text}");
+}
+
+/// Neither `INFO` nor `CLUSTER INFO` says that it is a node of a cluster, but it knows who owns the slots.
+#[tokio::test]
+async fn node_that_only_tells_the_slots_is_used() {
+    let (trace, _collecting) = Trace::begin();
+    let node = lone_node();
+    let proxy = Proxy::in_front_of(&node);
+    let (info, other) = ("CLUSTER\r\n$4\r\nINFO", "CLUSTER\r\n$4\r\nINFX");
+    proxy.replace(Direction::ToServer, info, other);
+    proxy.replace(
+        Direction::ToClient,
+        "cluster_enabled:1",
+        "cluster_enabled:0",
+    );
+    let url = proxy.url().replace("redis://", "redis+cluster://");
+    let locks = connect_with(one_attempt(LockManager::builder()), &url).await;
+    acquire_and_release(&locks).await;
+    assert_eq!(trace.count("serves the commands of one"), 1);
 }

@@ -459,11 +459,12 @@ impl Attempt {
         let LoggedIn {
             mut stream,
             protocol,
+            hello,
             refused_resp3,
         } = self.log_in(address, is_securing).await?;
         let greeting = connector
             .handshake
-            .run(node, &mut stream, protocol, self.kind)
+            .run(node, &mut stream, hello, self.kind)
             .await?;
         if self.purpose != Purpose::Ask {
             let (run_id, limit) = (greeting.first.run_id, self.deadline.left() / 2);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::{ProtocolVersion, RedisConnectionInfo};
+use redis::RedisConnectionInfo;
 
 use super::dial::Stream;
 use super::errors::{
@@ -104,13 +104,13 @@ impl Handshake {
         *self.polling.lock()
     }
 
-    /// Reads role, server information and time, loads the scripts, and sets the name of the
+    /// Reads role, server information and time, beside what the server said of itself at the login, loads the scripts, and sets the name of the
     /// connection, all in one pipeline. Some servers and some dialects need a second one.
     pub(super) async fn run(
         &self,
         node: &Node,
         stream: &mut Stream,
-        protocol: ProtocolVersion,
+        hello: Hello,
         kind: ConnectionKind,
     ) -> Result<Greeting, LockError> {
         let deployment = self.config.kind;
@@ -125,10 +125,10 @@ impl Handshake {
         let questions = |out: &mut CommandBuf<'_>| {
             out.command("ROLE");
             let mut info = out.command("INFO");
-            info.arg("server").arg("memory").arg("cluster");
-            if deployment == DeploymentKind::Sentinel {
-                info.arg("replication");
-            }
+            info.arg("server")
+                .arg("memory")
+                .arg("cluster")
+                .arg("replication");
             drop(info);
             out.command("TIME");
             if is_cluster {
@@ -161,14 +161,17 @@ impl Handshake {
                 LockError::refused_as(text, &refusal)
             })?;
         let first = FirstReplies {
+            hello,
             role,
             info,
             cluster,
         };
-        let second = self.ask_again(node, stream, protocol, &first).await?;
-        let is_primary = self.is_primary(node, &first, &second)?;
+        let second = self.ask_again(node, stream, &first).await?;
+        let second = second.as_deref().map(Info::new);
+        let is_primary = self.is_primary(node, &first, second)?;
         let waited = Clock::System.now().since(sent);
-        let (mut process, form) = self.process_of(node, &first, &second)?;
+        self.check_mode(node, stream, &first, second).await?;
+        let (mut process, form) = self.process_of(node, &first, second)?;
         if form.is_none() {
             check_options_of_set(node, stream, &self.config.settings.prefix).await?;
         }
@@ -211,77 +214,48 @@ impl Handshake {
         })
     }
 
-    /// Asks for what the server has refused to say. Each of these facts has another source: see
-    /// [`identity`](lock_protocol::identity).
+    /// Asks for the information that the server didn't give with several sections. Returns it. Each fact has another
+    /// source: see [`identity`](lock_protocol::identity).
     async fn ask_again(
         &self,
         node: &Node,
         stream: &mut Stream,
-        protocol: ProtocolVersion,
         first: &FirstReplies<'_>,
-    ) -> Result<SecondReplies, LockError> {
+    ) -> Result<Option<String>, LockError> {
         if let Err(refusal) = &first.role
             && refusal.is_temporary()
         {
             let text = format!("cannot read the role of the lock server at {}", node.text());
             return Err(LockError::refused_as(text, refusal));
         }
-        let is_role_known = matches!(first.role, Ok(Some(_)));
-        let info = first.info.as_ref().ok().copied().and_then(Info::read);
-        let is_version_known = info.is_some_and(|info| info.field("redis_version").is_some());
-        // Every user may run HELLO. In RESP2 the server may not know it.
-        let asks_hello = !(is_role_known && is_version_known) && protocol.supports_resp3();
-        let info: Option<&[&str]> = match &first.info {
-            // Before Redis 7, and on other engines, INFO has one section at most.
-            Err(refusal) if refusal.kind != RefusalKind::Permission => Some(&[]),
-            Ok(_) if !is_role_known => Some(&["replication"]),
-            _ => None,
+        // Before Redis 7, and on other engines, INFO has one section at most.
+        let section = match &first.info {
+            Err(refusal) if refusal.kind != RefusalKind::Permission => None,
+            Ok(_) if first.roles().next().is_none() => Some("replication"),
+            _ => return Ok(None),
         };
-        let mut second = SecondReplies::default();
-        if !asks_hello && info.is_none() {
-            return Ok(second);
-        }
-        let questions = |out: &mut CommandBuf<'_>| {
-            if asks_hello {
-                out.command("HELLO");
-            }
-            if let Some(sections) = info {
-                let mut info = out.command("INFO");
-                for section in sections {
-                    info.arg(*section);
-                }
+        let question = |out: &mut CommandBuf<'_>| {
+            let mut info = out.command("INFO");
+            if let Some(section) = section {
+                info.arg(section);
             }
         };
-        let replies = ask(node, stream, questions).await?;
-        let mut replies = Replies::new(&replies);
-        if asks_hello && let Ok(hello) = accepted(replies.next()) {
-            second.hello = Hello::read(hello);
-        }
-        if info.is_some() {
-            let info = accepted(replies.next()).ok().and_then(Info::read);
-            second.info = info.map(|info| info.as_str().to_owned());
-        }
-        Ok(second)
+        let replies = ask(node, stream, question).await?;
+        let info = accepted(Replies::new(&replies).next()).ok();
+        let info = info.and_then(Info::read);
+        Ok(info.map(|info| info.as_str().to_owned()))
     }
 
-    /// Returns whether the server is a primary. Only a node of a cluster may be a replica.
+    /// Returns whether the server is a primary: it isn't if any source says that it is something else. Only a node of a
+    /// cluster may be a replica.
     fn is_primary(
         &self,
         node: &Node,
         first: &FirstReplies<'_>,
-        second: &SecondReplies,
+        second: Option<Info<'_>>,
     ) -> Result<bool, LockError> {
-        let infos = [
-            first.info.as_ref().ok().copied().and_then(Info::read),
-            second.info.as_deref().map(Info::new),
-        ];
-        let of_infos = infos.into_iter().flatten().filter_map(Info::role);
-        let of_others = [
-            first.role.as_ref().ok().copied().flatten(),
-            second.hello.role,
-        ];
         let mut is_known = false;
-        for role in of_others.into_iter().flatten().chain(of_infos) {
+        for role in first.roles().chain(second.and_then(Info::role)) {
             self.check_role(node, Some(role))?;
             if role != Role::Primary {
                 return Ok(false);
@@ -330,22 +304,28 @@ impl Handshake {
 
     /// Checks that the URL says whether the server is a node of a cluster. A server that serves the commands of a node is
     /// one, whatever `INFO` says.
-    fn check_mode(
+    async fn check_mode(
         &self,
         node: &Node,
-        is_node_of_cluster: bool,
-        cluster: Option<&ClusterReplies<'_>>,
+        stream: &mut Stream,
+        first: &FirstReplies<'_>,
+        second: Option<Info<'_>>,
     ) -> Result<(), LockError> {
-        match (cluster, is_node_of_cluster) {
-            (Some(_), true) | (None, false) => Ok(()),
-            (None, true) => Err(self.is_clustered(node)),
-            (Some(cluster), false) if cluster.info.is_err() => Err(self.is_no_node(node)),
-            (Some(_), false) => {
+        let enabled = (first.info().or(second)).and_then(|info| info.field("cluster_enabled"));
+        let is_in_cluster = enabled.map(|enabled| enabled == "1");
+        match (&first.cluster, is_in_cluster.or(first.hello.is_in_cluster)) {
+            (_, None) | (Some(_), Some(true)) | (None, Some(false)) => Ok(()),
+            (None, Some(true)) => Err(self.is_clustered(node)),
+            (Some(cluster), Some(false)) => {
+                // A user may lack the right, and a service the command.
+                if cluster.info.is_err() && !has_slots(node, stream).await? {
+                    return Err(self.is_no_node(node));
+                }
                 if !self.odd_mode_is_known.swap(true, Ordering::Relaxed) {
                     self.config.reporter.emit(&LockEvent::ServerRestricted {
                         server: &node.server,
                         command: "INFO",
-                        effect: "it is used as a node of a cluster, because it serves CLUSTER INFO",
+                        effect: "it is used as a node of a cluster, because it serves the commands of one",
                         error: "it says that it is not part of a cluster",
                     });
                 }
@@ -450,17 +430,11 @@ impl Handshake {
         &self,
         node: &Node,
         first: &FirstReplies<'_>,
-        second: &SecondReplies,
+        second: Option<Info<'_>>,
     ) -> Result<(ServerProcessInfo, Option<ScriptForm>), LockError> {
-        let of_first = first.info.as_ref().ok().copied().and_then(Info::read);
-        let info = of_first.or(second.info.as_deref().map(Info::new));
-        let enabled = info.and_then(|info| info.field("cluster_enabled"));
-        let is_in_cluster = enabled.map(|enabled| enabled == "1");
-        if let Some(is_in_cluster) = is_in_cluster.or(second.hello.is_in_cluster) {
-            self.check_mode(node, is_in_cluster, first.cluster.as_ref())?;
-        }
+        let info = first.info().or(second);
         let version = info.and_then(|info| info.field("redis_version"));
-        let form = check_version(node, version.or(second.hello.version.as_deref()))?;
+        let form = check_version(node, version.or(first.hello.version.as_deref()))?;
         let Some(info) = info else {
             let unreadable = Refusal::unreadable();
             let refusal = first.info.as_ref().err().unwrap_or(&unreadable);
@@ -556,6 +530,17 @@ fn since_epoch() -> Duration {
         .unwrap_or_default()
 }
 
+/// Returns whether the server knows who owns the slots of a cluster.
+async fn has_slots(node: &Node, stream: &mut Stream) -> Result<bool, LockError> {
+    let question = |out: &mut CommandBuf<'_>| {
+        out.command("CLUSTER").arg("SLOTS");
+    };
+    let replies = ask(node, stream, question).await?;
+    let slots = accepted(Replies::new(&replies).next()).ok();
+    let mut ranges = slots.and_then(Reply::items).into_iter().flatten();
+    Ok(ranges.next().is_some())
+}
+
 /// Returns the error for a node that has an epoch and does not tell it now.
 pub(super) fn unknown_epoch(node: &Node, refusal: &Refusal) -> LockError {
     let text = format!(
@@ -588,6 +573,8 @@ pub(super) fn check_role(node: &Node, role: Role) -> Result<(), LockError> {
 
 /// What the server replied to the first questions.
 struct FirstReplies<'a> {
+    /// The reply to the login. Empty in RESP2.
+    hello: Hello,
     /// `None` if the server does not know roles.
     role: Result<Option<Role>, Refusal>,
     info: Result<Reply<'a>, Refusal>,
@@ -595,17 +582,23 @@ struct FirstReplies<'a> {
     cluster: Option<ClusterReplies<'a>>,
 }
 
+impl<'a> FirstReplies<'a> {
+    fn info(&self) -> Option<Info<'a>> {
+        self.info.as_ref().ok().copied().and_then(Info::read)
+    }
+
+    /// Returns what each source says.
+    fn roles(&self) -> impl Iterator<Item = Role> {
+        let of_role = self.role.as_ref().ok().copied().flatten();
+        let of_info = self.info().and_then(Info::role);
+        [of_role, self.hello.role, of_info].into_iter().flatten()
+    }
+}
+
 /// What a node of a cluster replied.
 struct ClusterReplies<'a> {
     info: Result<Reply<'a>, Refusal>,
     id: Result<Reply<'a>, Refusal>,
-}
-
-/// What it said when it was asked otherwise.
-#[derive(Default)]
-struct SecondReplies {
-    hello: Hello,
-    info: Option<String>,
 }
 
 /// What `INFO` says about the process of the server.

@@ -19,6 +19,7 @@ use super::errors::{error_text, io_error, is_closed};
 use super::transport::PUSH;
 use crate::error::LockError;
 use crate::error::texts::{backend_kind, text_of};
+use lock_protocol::identity::Hello;
 use lock_protocol::op::{Refusal, RefusalKind};
 use lock_protocol::resp::{CommandBuf, FrameScan, LOCK_REPLY, Malformed, OPERATOR_REPLY, Replies};
 
@@ -29,6 +30,8 @@ const READ: usize = 8 * 1024;
 pub(super) struct LoggedIn {
     pub(super) stream: Stream,
     pub(super) protocol: ProtocolVersion,
+    /// What the server said of itself, in RESP3.
+    pub(super) hello: Hello,
     /// Why this isn't RESP3, if it was tried.
     pub(super) refused_resp3: Option<LoginError>,
 }
@@ -86,7 +89,7 @@ pub(super) enum Fallback {
 /// last login.
 ///
 /// Services refuse RESP3 in their own words, and some just close the connection. Therefore every refusal leads to a second
-/// login, unless it is about the password or known to be temporary, and the second login's error replaces the first.
+/// login, unless it is about the password or the number of clients, and the second login's error replaces the first.
 pub(super) async fn dial_and_log_in<D: Future<Output = Result<Stream, LockError>>>(
     dial: impl Fn() -> D,
     login: &RedisConnectionInfo,
@@ -94,33 +97,42 @@ pub(super) async fn dial_and_log_in<D: Future<Output = Result<Stream, LockError>
 ) -> Result<Result<LoggedIn, LoginError>, LockError> {
     let protocol = login.protocol();
     let failed = match log_in(dial().await?, login).await {
-        Ok(stream) => {
+        Ok((stream, hello)) => {
             return Ok(Ok(LoggedIn {
                 stream,
                 protocol,
+                hello,
                 refused_resp3: None,
             }));
         }
         Err(failed) => failed,
     };
     let may_be_of_resp3 = match &failed.refusal {
-        Some(refusal) => refusal.kind == RefusalKind::Other || failed.is_of_resp3(login),
+        Some(refusal) => {
+            let is_of_another = [RefusalKind::Authentication, RefusalKind::TooManyClients];
+            !is_of_another.contains(&refusal.kind) || failed.is_of_resp3(login)
+        }
         None => fallback == Fallback::AfterRefusalOrEnd && is_closed(&failed.error),
     };
     if !protocol.supports_resp3() || fallback == Fallback::Never || !may_be_of_resp3 {
         return Ok(Err(failed));
     }
     let login = login.clone().set_protocol(ProtocolVersion::RESP2);
-    let stream = log_in(dial().await?, &login).await;
-    Ok(stream.map(|stream| LoggedIn {
+    let logged_in = log_in(dial().await?, &login).await;
+    Ok(logged_in.map(|(stream, hello)| LoggedIn {
         stream,
         protocol: ProtocolVersion::RESP2,
+        hello,
         refused_resp3: Some(failed),
     }))
 }
 
-/// Sends what the client library sends at the beginning of a connection. Returns the socket.
-async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, LoginError> {
+/// Sends what the client library sends at the beginning of a connection. Returns the socket, and what the server said of
+/// itself.
+async fn log_in(
+    stream: Stream,
+    login: &RedisConnectionInfo,
+) -> Result<(Stream, Hello), LoginError> {
     let (back, returned) = oneshot::channel();
     let lent = Lent {
         stream: Some(stream),
@@ -136,15 +148,20 @@ async fn log_in(stream: Stream, login: &RedisConnectionInfo) -> Result<Stream, L
     // Whatever became of it, the socket is dropped by now, and comes back.
     let connected = connected.map(|(connection, driver)| drop((connection, driver)));
     let gone = || Err(io::Error::from(io::ErrorKind::BrokenPipe));
-    let (stream, first_error) = returned.await.unwrap_or_else(|_| (gone(), None));
+    let (stream, first) = returned.await.unwrap_or_else(|_| (gone(), None));
     let failed = match (connected, stream) {
-        (Ok(()), Ok(stream)) => return Ok(stream),
+        (Ok(()), Ok(stream)) => {
+            let hello = first
+                .as_deref()
+                .and_then(|first| Replies::new(first).next());
+            return Ok((stream, hello.map(Hello::read).unwrap_or_default()));
+        }
         (Ok(()), Err(error)) => error.into(),
         (Err(error), _) => error,
     };
     // Without either of them, the first reply answers another command.
     let is_of_login = login.protocol().supports_resp3() || login.password().is_some();
-    let refusal = first_error.filter(|_| is_of_login);
+    let refusal = first.filter(|_| is_of_login);
     Err(LoginError {
         refusal: refusal.and_then(|reply| refusal_of(&reply, login.password())),
         error: failed,
@@ -228,8 +245,8 @@ struct Frames {
     /// The frame whose end isn't known.
     open: Vec<u8>,
     complete: usize,
-    /// The first frame, if it is an error.
-    first_error: Option<Vec<u8>>,
+    /// The first frame, if it is an error or a map.
+    first: Option<Vec<u8>>,
     /// How many bytes have followed since nobody can tell where a frame ends.
     lost: Option<usize>,
 }
@@ -250,8 +267,9 @@ impl Frames {
             match self.scan.scan(&self.open, OPERATOR_REPLY) {
                 Ok(Some(len)) => {
                     let frame = self.open.drain(..len);
-                    if self.complete == 0 && matches!(frame.as_slice().first(), Some(b'-' | b'!')) {
-                        self.first_error = Some(frame.as_slice().to_vec());
+                    let kind = frame.as_slice().first();
+                    if self.complete == 0 && matches!(kind, Some(b'-' | b'!' | b'%')) {
+                        self.first = Some(frame.as_slice().to_vec());
                     }
                     drop(frame);
                     self.complete += 1;
@@ -271,7 +289,7 @@ impl Frames {
     }
 }
 
-/// The socket, if nothing is left over, and the first reply, if it is an error.
+/// The socket, if nothing is left over, and the first reply, if it is an error or the map of `HELLO`.
 type Returned = (io::Result<Stream>, Option<Vec<u8>>);
 
 /// A socket that the client library borrows for the login. It goes back when this is dropped.
@@ -296,7 +314,7 @@ impl Drop for Lent {
                 Err(unasked())
             };
             // Without a receiver the caller has gone, and the socket is closed.
-            let _returned = back.send((stream, self.received.first_error.take()));
+            let _returned = back.send((stream, self.received.first.take()));
         }
     }
 }
@@ -363,7 +381,7 @@ mod tests {
                 frames.add(piece).unwrap();
             }
             assert_eq!(frames.count(), Some(3), "{piece}");
-            assert_eq!(frames.first_error.as_deref(), Some(&b"-ERR no\r\n"[..]));
+            assert_eq!(frames.first.as_deref(), Some(&b"-ERR no\r\n"[..]));
             frames.add(b"+O").unwrap();
             assert_eq!(frames.count(), None, "{piece}");
         }

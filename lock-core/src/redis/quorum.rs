@@ -269,12 +269,8 @@ impl QuorumStore {
                 client.server_changed_at(&connection);
                 let standing = server.observe(&connection)?;
                 if standing.run_id == UNKNOWN_RUN_ID && !quarantine.is_zero() {
-                    return Err(LockError::advised(
-                        BackendErrorKind::Permission,
-                        format!("INFO shows no run_id at {}, so a restart can't be noticed", server.address()),
-                        "grant the right to run INFO; without a run_id, a server can't be in a quorum that has a \
-                         quarantine",
-                    ));
+                    let why = client.pool.connector.handshake.polling();
+                    return Err(no_run_id(server.address(), why));
                 }
                 Ok(())
             });
@@ -293,6 +289,25 @@ impl QuorumStore {
         }
         Ok(Self { servers, traits })
     }
+}
+
+/// Returns the error for a server whose restart can't be noticed.
+fn no_run_id(address: &str, why: Option<PollingReason>) -> LockError {
+    let (kind, text, advice) = if why == Some(PollingReason::InfoDenied) {
+        (
+            BackendErrorKind::Permission,
+            "the user may not run INFO",
+            "grant the right to run INFO",
+        )
+    } else {
+        (
+            BackendErrorKind::Unsupported,
+            "INFO shows no run_id",
+            "use a server that shows it, or a quarantine of zero with servers that keep their data",
+        )
+    };
+    let text = format!("{text} at {address}, so a restart can't be noticed");
+    LockError::advised(kind, text, advice)
 }
 
 fn is_replica(error: &LockError) -> bool {

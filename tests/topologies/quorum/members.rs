@@ -1,6 +1,7 @@
 //! Which servers count: each one once, and only if it remembers what it granted.
 
-use test_support::{Proxy, run_under_resolver};
+use test_support::stand_in::{Answer, Quirk, Target};
+use test_support::{Proxy, StandIn, run_under_resolver};
 
 use super::*;
 
@@ -116,6 +117,43 @@ mod followed {
         eventually_async(SOON, async || new.cli(&["EXISTS", KEY]).integer() == 1).await;
         eventually_async(SOON, async || first.open() == 0).await;
         assert!(!held.is_lost());
+        held.release().await.unwrap();
+    }
+}
+
+/// The error names what happened: a missing right, or a server that doesn't show it.
+#[tokio::test]
+async fn server_without_a_run_id_needs_a_quarantine_of_zero() {
+    let denied = "NOPERM User default has no permissions to run the 'info' command";
+    let denied = Answer::Error(denied.to_owned());
+    let denied = Quirk::Replies(Target::Command("INFO"), denied);
+    for (quirk, kind, expected) in [
+        (
+            denied,
+            BackendErrorKind::Permission,
+            "the user may not run INFO",
+        ),
+        (
+            Quirk::NoRunId,
+            BackendErrorKind::Unsupported,
+            "INFO shows no run_id",
+        ),
+    ] {
+        let servers = [(); 3].map(|()| RedisServer::start());
+        let stand_ins = servers
+            .each_ref()
+            .map(|server| StandIn::start(server, [quirk.clone()]));
+        let addresses = stand_ins.each_ref().map(|it| it.address().to_string());
+        let url = format!("redis+quorum://{}", addresses.join(","));
+        let builder = one_attempt(LockManager::builder());
+        let refused = builder.clone().connect(&url).await.unwrap_err();
+        assert!(refused.to_string().contains(expected), "{refused}");
+        assert!(
+            matches!(&refused, LockError::Backend(error) if error.kind() == kind),
+            "{refused}"
+        );
+        let locks = builder.quarantine(Duration::ZERO).connect(&url).await;
+        let held = locks.unwrap().lock(NAME).acquire().await.unwrap();
         held.release().await.unwrap();
     }
 }

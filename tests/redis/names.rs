@@ -23,6 +23,8 @@ mod followed {
     const FIRST: Ipv4Addr = Ipv4Addr::LOCALHOST;
     const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     /// Two servers, and a name that leads to the first one.
     struct Fixture {
         servers: [RedisServer; 2],
@@ -104,7 +106,7 @@ mod followed {
     #[ignore = "`servers_are_followed_by_name` runs it"]
     async fn moved_name_is_noticed_when_a_connection_breaks() {
         let it = Fixture::named("broken");
-        let locks = it.connect(Duration::from_secs(3600)).await;
+        let locks = it.connect(HOUR).await;
         // The worker has a connection of its own once it has renewed.
         let held = locks.lock(NAME).ttl(ms(3_000)).acquire().await.unwrap();
         eventually_async(SOON, async || {
@@ -119,6 +121,75 @@ mod followed {
         eventually_async(SOON, async || held.is_lost()).await;
         assert_eq!(it.changes(), 1);
         next.release().await.unwrap();
+    }
+
+    /// No interval ends in this test, and no lock is due for its renewal.
+    #[tokio::test]
+    #[ignore = "`servers_are_followed_by_name` runs it"]
+    async fn first_connection_to_another_server_moves_all_locks() {
+        let it = Fixture::named("first-connection");
+        let locks = it.connect(HOUR).await;
+        let acquire = async |name| locks.lock(name).ttl(HOUR).acquire().await.unwrap();
+        let held = [acquire(NAME).await, acquire("second").await];
+        it.servers[0].kill9();
+        eventually_async(SOON, async || it.proxies[0].open() == 0).await;
+        it.name.lead_to(&[SECOND]);
+        let next = locks.lock("other").wait(SOON).acquire().await.unwrap();
+        assert!(exists(&it.servers[1], "lock:other"));
+        for held in held {
+            eventually_async(SOON, async || held.is_lost()).await;
+            assert_eq!(held.loss_reason(), Some(LossReason::ServerChanged));
+        }
+        assert_eq!(it.changes(), 1);
+        next.release().await.unwrap();
+    }
+
+    /// Nobody calls the manager in this test.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "`servers_are_followed_by_name` runs it"]
+    async fn moved_name_is_noticed_without_any_connection() {
+        let it = Fixture::named("no-connection");
+        let locks = it.connect(ms(50)).await;
+        let held = locks.lock(NAME).ttl(HOUR).acquire().await.unwrap();
+        it.servers[0].kill9();
+        eventually_async(SOON, async || it.proxies[0].open() == 0).await;
+        it.name.lead_to(&[SECOND]);
+        eventually_async(SOON, async || held.is_lost()).await;
+        assert_eq!(held.loss_reason(), Some(LossReason::ServerChanged));
+        assert_eq!(it.changes(), 1);
+    }
+
+    /// The resolver names the same two addresses all the time.
+    #[tokio::test]
+    #[ignore = "`servers_are_followed_by_name` runs it"]
+    async fn replica_that_takes_over_at_its_own_address_is_a_new_primary() {
+        let it = Fixture::named("promoted");
+        it.servers[1].cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        it.name.lead_to(&[FIRST, SECOND]);
+        let locks = it.connect(HOUR).await;
+        let held = locks.lock(NAME).ttl(HOUR).acquire().await.unwrap();
+        it.servers[0].kill9();
+        it.servers[1].cli(&["REPLICAOF", "NO", "ONE"]);
+        let next = locks.lock("other").wait(SOON).acquire().await.unwrap();
+        eventually_async(SOON, async || held.is_lost()).await;
+        assert_eq!(it.changes(), 1);
+        next.release().await.unwrap();
+    }
+
+    #[tokio::test]
+    #[ignore = "`servers_are_followed_by_name` runs it"]
+    async fn restart_at_the_same_address_is_no_new_primary() {
+        let it = Fixture::named("restarted");
+        let locks = it.connect(ms(20)).await;
+        let held = locks.lock(NAME).ttl(HOUR).acquire().await.unwrap();
+        it.servers[0].kill9();
+        it.servers[0].restart();
+        let next = locks.lock("other").wait(SOON).acquire().await.unwrap();
+        next.release().await.unwrap();
+        assert!(!held.is_lost());
+        held.renew().await.unwrap_err();
+        assert_eq!(held.loss_reason(), Some(LossReason::ServerChanged));
+        assert_eq!(it.changes(), 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::credentials::Issued;
 use super::deployment::{NodeAddress, Protocol};
 use super::dial::{MAX_ADDRESSES, Stream, dial, resolve, stagger};
-use super::errors::{connect_error, of_each, timed_out};
+use super::errors::{connect_error, not_the_primary, of_each, timed_out};
 use super::handshake::{Greeting, Handshake};
 use super::link::Link;
 use super::location::Location;
@@ -137,9 +137,7 @@ impl Connector {
         let deadline = Deadline::after(Clock::System, limit.min(self.config.timeout()));
         let opened = self.open(kind, deadline).await?;
         let node = Arc::clone(&opened.node);
-        let _turn = self
-            .admitted(&node, opened.greeting.first.run_id, deadline)
-            .await?;
+        let _turn = self.admitted(&opened, &node, deadline).await?;
         let report = self.report(&node, kind);
         let connection = Arc::new(Connection::start(
             opened.stream,
@@ -162,15 +160,23 @@ impl Connector {
     /// as the guard is kept.
     async fn admitted<'n>(
         &self,
-        node: &'n Node,
-        run_id: u64,
+        opened: &Opened,
+        node: &'n Arc<Node>,
         deadline: Deadline,
     ) -> Result<tokio::sync::MutexGuard<'n, ()>, LockError> {
+        let (run_id, peer) = (opened.greeting.first.run_id, opened.stream.peer());
         let deciding = async {
             let turn = node.admission.lock().await;
             // By its own rule, a connection ends when it is silent for this long.
             let limit = self.config.timeout() / 2;
-            node.admits(run_id, limit, &self.config.reporter).await?;
+            node.may_admit(run_id, limit, Some(&self.config.reporter))
+                .await?;
+            if self.location.has_moved(node, run_id, peer) {
+                drop(turn);
+                self.location.begin_generation(node);
+                return Err(not_the_primary(&node.text()));
+            }
+            node.uses(run_id, peer);
             Ok(turn)
         };
         let decided = tokio::time::timeout(deadline.left(), deciding).await;

@@ -67,6 +67,15 @@ pub(super) fn no_resp3(address: &str, reason: &str) -> LockError {
     )
 }
 
+/// Returns the error of a connection that is not used, because another server is the primary now.
+pub(super) fn not_the_primary(address: &str) -> LockError {
+    LockError::advised(
+        BackendErrorKind::NotPrimary,
+        format!("the lock server at {address} is not used as the primary any more"),
+        "try again: the next call goes to the new primary",
+    )
+}
+
 /// Returns the error of a TLS session that broke, if that is the reason.
 #[cfg(feature = "__tls")]
 fn tls_error(address: &str, error: &RedisError) -> Option<LockError> {

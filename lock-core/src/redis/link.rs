@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use super::errors::{io_error, timed_out};
+use super::errors::{io_error, not_the_primary, timed_out};
 use super::node::Node;
 use super::node_config::kind_of_this_thread;
 use super::report::ConnectionReport;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::LockError;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Moment};
@@ -196,14 +196,7 @@ impl Link {
 
     /// Ends the link, because another server is now the primary. Callers get an error instead of later replies.
     pub(super) fn retired(&self) {
-        let error = LockError::advised(
-            BackendErrorKind::NotPrimary,
-            format!(
-                "the lock server at {} is not used as the primary any more",
-                self.node.text()
-            ),
-            "try again: the next call goes to the new primary",
-        );
+        let error = not_the_primary(&self.node.text());
         self.node.connection_broke(&error);
         self.ends(RETIRED, Some(&error));
     }

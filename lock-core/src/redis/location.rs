@@ -15,9 +15,15 @@
 //! | other addresses | another primary | a new generation begins |
 //! | other addresses | nobody, or a replica | the connections stay; look again after [`AGAIN`] |
 //!
-//! The resolver is asked in each interval and at each attempt to connect.
+//! The resolver is asked in each interval and at each attempt to connect. While no connection is open, the address of the
+//! last one stands in for theirs.
+//!
+//! A new connection may also lead to another server at another address than the last one, although the resolver still
+//! names both, or nobody has asked it since. Once the former server no longer serves, a new generation begins before the
+//! connection is used ([`Location::has_moved`]). Another process at the *same* address is a restart, which the next renewals
+//! judge.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,11 +125,24 @@ impl Location {
         let Self::Name(named) = self else {
             return false;
         };
-        let has_left = has_left(node, addresses);
+        let has_left = has_left(&node.peers(), addresses);
         if has_left {
             named.reporter.waking(|| named.doubted.notify_one());
         }
         has_left
+    }
+
+    /// Returns whether a new connection that may be used leads to another server than the last one, at another address.
+    /// Then a [generation begins](Self::begin_generation), to which the next connection belongs.
+    pub(super) fn has_moved(&self, node: &Node, run_id: u64, peer: Option<IpAddr>) -> bool {
+        matches!(self, Self::Name(_)) && node.is_elsewhere(run_id, peer)
+    }
+
+    /// Uses the server to which the name leads after this one, unless that was noticed before.
+    pub(super) fn begin_generation(&self, before: &Arc<Node>) {
+        if let Self::Name(named) = self {
+            named.begin_generation(before);
+        }
     }
 
     /// Records the outcome of an attempt to connect. Returns an error if the connection must not be used.
@@ -151,10 +170,10 @@ impl Location {
     }
 }
 
-/// Returns whether an open connection leads to none of these addresses.
-fn has_left(node: &Node, addresses: &[SocketAddr]) -> bool {
+/// Returns whether a connection that leads here leads to none of these addresses.
+fn has_left(peers: &[IpAddr], addresses: &[SocketAddr]) -> bool {
     let is_there = |peer| addresses.iter().any(|address| address.ip() == peer);
-    !node.peers().all(is_there)
+    !peers.iter().copied().all(is_there)
 }
 
 /// What the addresses of a name lead to.
@@ -194,11 +213,15 @@ impl NamedServer {
         }
     }
 
-    fn begin_generation(&self, before: &Node) {
-        let address = before.address.clone();
-        let node = Node::of_generation(address, before.generation + 1, before.epoch);
-        let node = Arc::new(node);
-        let replaced = std::mem::replace(&mut *self.node.lock(), Arc::clone(&node));
+    fn begin_generation(&self, before: &Arc<Node>) {
+        let node = Arc::new(before.moved());
+        let replaced = {
+            let mut current = self.node.lock();
+            if !Arc::ptr_eq(&current, before) {
+                return;
+            }
+            std::mem::replace(&mut *current, Arc::clone(&node))
+        };
         drop(replaced);
         // At once: connections are compared with both.
         self.reporter.waking(|| {
@@ -227,7 +250,11 @@ where
         // That the name can't be resolved says nothing about the server.
         return Found::Same;
     };
-    if !has_left(node, &addresses) {
+    let mut peers = node.peers();
+    if peers.is_empty() {
+        peers.extend(node.last_peer());
+    }
+    if !has_left(&peers, &addresses) {
         return Found::Same;
     }
     match process_at(addresses, deadline).await {

@@ -38,6 +38,8 @@ pub(super) struct Node {
     resp2: Resp2,
     /// The process of the connections in use.
     run_id: AtomicU64,
+    /// The address of the last connection in use; `None` before the first one, and for a Unix socket.
+    last_peer: Mutex<Option<IpAddr>>,
     /// Held from the decision about a new connection until it is registered.
     pub(super) admission: tokio::sync::Mutex<()>,
     connections: Mutex<Vec<Weak<dyn Witness>>>,
@@ -123,6 +125,7 @@ impl Node {
             was_replica: AtomicBool::new(false),
             resp2: Resp2::default(),
             run_id: AtomicU64::new(UNKNOWN_RUN_ID),
+            last_peer: Mutex::default(),
             admission: tokio::sync::Mutex::default(),
             connections: Mutex::default(),
             ended_at: AtomicU64::new(0),
@@ -154,6 +157,17 @@ impl Node {
             epoch,
             ..Self::new(address)
         }
+    }
+
+    /// The server to which the name leads after this one.
+    pub(super) fn moved(&self) -> Self {
+        let moved = Self::of_generation(self.address.clone(), self.generation + 1, self.epoch);
+        // An open connection may yet hear from the former server.
+        if self.open_connections().next().is_none() {
+            let ended_at = self.ended_at.load(Ordering::Acquire);
+            moved.ended_at.store(ended_at, Ordering::Release);
+        }
+        moved
     }
 
     /// The server whose address the Sentinels have told.
@@ -234,31 +248,46 @@ impl Node {
     }
 
     /// Returns the addresses to which the open connections lead.
-    pub(super) fn peers(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        self.open_connections().filter_map(|it| it.peer())
+    pub(super) fn peers(&self) -> Vec<IpAddr> {
+        self.open_connections().filter_map(|it| it.peer()).collect()
     }
 
-    /// Decides that a new connection is used, or returns an error. The caller holds [`admission`](Self::admission).
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub(super) async fn admits(
-        &self,
-        run_id: u64,
-        limit: Duration,
-        reporter: &Reporter,
-    ) -> Result<(), LockError> {
-        self.may_admit(run_id, limit, Some(reporter)).await?;
+    /// Returns the address of the last connection in use.
+    pub(super) fn last_peer(&self) -> Option<IpAddr> {
+        *self.last_peer.lock()
+    }
+
+    /// Returns whether a new connection that may be used leads to another server than the last one, at another address. A
+    /// server process that nobody can tell from the last one is the same while connections are open.
+    pub(super) fn is_elsewhere(&self, run_id: u64, peer: Option<IpAddr>) -> bool {
+        let Some(last_peer) = self.last_peer() else {
+            return false;
+        };
+        let known = self.run_id.load(Ordering::Acquire);
+        let is_other = if known == UNKNOWN_RUN_ID || run_id == UNKNOWN_RUN_ID {
+            self.open_connections().next().is_none()
+        } else {
+            known != run_id
+        };
+        is_other && peer.is_some_and(|peer| peer != last_peer)
+    }
+
+    /// Records the server process and the address of a new connection that is used. The caller holds
+    /// [`admission`](Self::admission).
+    pub(super) fn uses(&self, run_id: u64, peer: Option<IpAddr>) {
         if run_id != UNKNOWN_RUN_ID {
             self.run_id.store(run_id, Ordering::Release);
         }
-        Ok(())
+        *self.last_peer.lock() = peer;
     }
 
     /// Returns an error if a new connection may not be used. A connection to another server process may be used only once
     /// the known process has stopped serving, because it restarted or was replaced. Otherwise the address leads to
     /// several servers, and one of them would grant locks that are held at another. That is reported once, to a reporter
     /// if there is one.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub(super) async fn may_admit(
         &self,
         run_id: u64,
@@ -517,6 +546,25 @@ mod tests {
         assert_eq!(told(180, 3_000), (180, 3_180));
         // A reply that was late.
         assert_eq!(told(120, 4_000), (180, 3_180));
+    }
+
+    #[test]
+    fn another_server_at_another_address_is_elsewhere() {
+        let node = Node::new(NodeAddress::Tcp("a".into(), 1));
+        let [here, there] = [1, 2].map(|last| Some(IpAddr::from([127, 0, 0, last])));
+        assert!(!node.is_elsewhere(7, there));
+        node.uses(7, here);
+        let seen = [(7, here), (7, there), (8, here), (8, there), (8, None)];
+        let seen = seen.map(|(run_id, peer)| node.is_elsewhere(run_id, peer));
+        assert_eq!(seen, [false, false, false, true, false]);
+        // Nobody can tell.
+        assert!(node.is_elsewhere(UNKNOWN_RUN_ID, there));
+        assert!(!node.is_elsewhere(UNKNOWN_RUN_ID, here));
+        // A quorum counts the silence of a former member from here.
+        node.link_ended(Moment::from_nanos(5));
+        let moved = node.moved();
+        assert_eq!((moved.generation, moved.last_peer()), (1, None));
+        assert_eq!(moved.ended_at.load(Ordering::Acquire), 5);
     }
 
     #[test]

@@ -144,7 +144,6 @@ impl QuorumAcquire {
                 Vote::Excluded => lease.restarted(server),
                 Vote::Asked => lease.may_still_hold(server),
                 Vote::Held(_) => lease.may_still_raise(server),
-                Vote::Busy(_) => lease.was_refused(server),
                 _ => {}
             }
         }

@@ -114,26 +114,23 @@ impl QuorumLease {
         self.advance(server, Healing::NotBegun, Healing::Raising);
     }
 
-    /// Another holder had the key at the server, and the lock was granted without it.
-    pub(super) fn was_refused(&mut self, server: usize) {
-        if let Some(server) = self.servers.get_mut(server) {
-            server.vote = RenewalVote::NotOurs;
-        }
+    /// Returns whether a server doesn't have the key, as far as is known, and may be asked for it now.
+    pub fn misses_servers(&self) -> bool {
+        let remembered = self.is_remembered();
+        self.servers
+            .iter()
+            .any(|server| server.is_missing(remembered))
     }
 
-    /// Returns whether a server refused the key in this round, and is not being healed.
-    pub fn has_refusals(&self) -> bool {
-        self.servers.iter().any(LeaseServer::is_refused)
-    }
-
-    /// Asks the servers again that refused the key when the lease was granted. Until they have it, one server that
-    /// restarts can end the lease.
+    /// Asks the servers again that did not give the key when the lease was granted: another holder had it, or they could
+    /// not be reached, or they were in quarantine. Until they have it, one server that restarts can end the lease.
     pub fn ask_again(&mut self, now: Moment) {
         if self.ends_at().is_none_or(|ends_at| ends_at <= now) {
             return;
         }
+        let remembered = self.is_remembered();
         for (number, server) in self.servers.iter_mut().enumerate() {
-            if server.is_refused() {
+            if server.is_missing(remembered) {
                 server.healing = Healing::Acquiring;
                 self.actions.push(QuorumAction::Heal(number));
             }
@@ -424,6 +421,13 @@ impl QuorumLease {
         majority(self.servers.len())
     }
 
+    /// Whether a majority has the key that has forgotten no lease, so that a server in quarantine may be healed beside it.
+    fn is_remembered(&self) -> bool {
+        let remembers =
+            |server: &LeaseServer| server.standing == Standing::Trusted && server.ends_at.is_some();
+        self.count(remembers) >= self.needed()
+    }
+
     fn count(&self, is: impl Fn(&LeaseServer) -> bool) -> usize {
         self.servers.iter().filter(|server| is(server)).count()
     }
@@ -437,11 +441,9 @@ impl Healing {
 }
 
 impl LeaseServer {
-    fn is_refused(&self) -> bool {
-        self.standing == Standing::Trusted
-            && self.vote == RenewalVote::NotOurs
-            && self.ends_at.is_none()
-            && !self.healing.is_running()
+    fn is_missing(&self, remembered: bool) -> bool {
+        let may_have_it = self.standing != Standing::Quarantined || remembered;
+        may_have_it && self.ends_at.is_none() && !self.healing.is_running()
     }
 
     fn counts(&self) -> bool {

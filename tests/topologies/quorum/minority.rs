@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use lock_core::telemetry::{LockCommand, LockEvent};
 use test_support::{Proxy, Reply};
 
 use super::*;
@@ -85,6 +86,62 @@ async fn servers_that_a_rival_has_left_get_the_lock_soon_after_the_grant() {
     .await;
     held.release().await.unwrap();
     eventually_async(SOON, async || quorum.holders() == 0).await;
+}
+
+/// Two servers could not be reached at the grant. The first renewal would come after 100 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_were_cut_off_get_the_lock_soon_after_the_grant() {
+    let cut_off = Arc::new(ProxiedQuorum::start());
+    let missed = Arc::new(AtomicU32::new(0));
+    let (healing, counter) = (Arc::clone(&cut_off), Arc::clone(&missed));
+    let builder = one_attempt(LockManager::builder())
+        .quarantine(Duration::ZERO)
+        .command_timeout(Duration::from_secs(1))
+        .observer(move |event: &LockEvent<'_>| {
+            let is_acquire = matches!(
+                event,
+                LockEvent::CommandEnded {
+                    command: LockCommand::Acquire,
+                    error: Some(_),
+                    ..
+                }
+            );
+            // The acquires of the grant have failed at both.
+            if is_acquire && counter.fetch_add(1, Ordering::Relaxed) == 1 {
+                healing.proxies[3..].iter().for_each(Proxy::forward);
+            }
+        });
+    let locks = builder.connect(&cut_off.url()).await.unwrap();
+    for proxy in &cut_off.proxies[3..] {
+        proxy.refuse();
+        proxy.cut_all();
+    }
+    let request = locks.lock(NAME).ttl(LONG).wait(WAIT);
+    let held = request.acquire().await.unwrap();
+    eventually_async(LONG / 6, async || cut_off.quorum.holders() == 5).await;
+    assert!(missed.load(Ordering::Relaxed) >= 2);
+    held.release().await.unwrap();
+    eventually_async(SOON, async || cut_off.quorum.holders() == 0).await;
+}
+
+/// A server in quarantine does not grant a lock, but keeps it beside the others. The first renewal would come after 50 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_in_quarantine_gets_the_lock_soon_after_the_grant() {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let clock = FrozenClock::at(u64::try_from(now.as_micros()).unwrap());
+    let start = |_| RedisServer::options().clock(&clock).start();
+    let quorum = Quorum((0..5).map(start).collect());
+    clock.run_ahead_by(7_200_000_000);
+    let locks = quorum.try_connect(|builder| builder.quarantine(LONG)).await;
+    let locks = locks.unwrap();
+    quorum.0[4].restart();
+    for _ in 0..2 {
+        let request = locks.lock(NAME).ttl(LONG / 2).wait(WAIT);
+        let held = request.acquire().await.unwrap();
+        eventually_async(LONG / 12, async || quorum.holders() == 5).await;
+        held.release().await.unwrap();
+        eventually_async(SOON, async || quorum.holders() == 0).await;
+    }
 }
 
 /// The release of a lock does not overtake its acquire at a server that was too slow for the grant, also in a batch.

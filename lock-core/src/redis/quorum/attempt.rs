@@ -263,10 +263,13 @@ impl QuorumAttempt {
         self.servers.hold(self.order.owner_id, held);
     }
 
-    /// Lets the servers reply that were slower than the majority, and asks those again that had another holder. Without
+    /// Lets the servers reply that were slower than the majority, and asks those again that did not give the key. Without
     /// them, the lock would be at the majority only until its first renewal, and one server that restarts would end it.
     fn complete(self, sent: &SentAcquires) {
-        if self.running.is_empty() && !self.is_busy.contains(&true) {
+        let owner_id = self.order.owner_id;
+        let misses_servers = |held: &mut HeldQuorum| held.lease.misses_servers();
+        if self.running.is_empty() && self.servers.with_held(owner_id, misses_servers) != Some(true)
+        {
             return;
         }
         let renewal = sent.renewal(Clock::System.now());

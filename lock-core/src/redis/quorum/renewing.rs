@@ -80,12 +80,13 @@ pub(super) async fn renew(
     }
 }
 
-/// How long after one another servers are asked again that had another holder at the grant. A rival gives up its keys
-/// as soon as it knows that it has no majority.
+/// How long after one another servers are asked again that did not give the key at the grant. A rival gives up its keys
+/// as soon as it knows that it has no majority. A server that stays down costs each lock four commands at most, and no
+/// more attempts to connect than the pool's back-off allows.
 const ASK_AGAIN_AFTER_MS: [u64; 4] = [100, 200, 400, 800];
 
-/// Counts the replies of servers that were slower than the majority that granted a lock. Then asks those again that had
-/// another holder, until they have the lease or its first renewal begins.
+/// Counts the replies of servers that were slower than the majority that granted a lock. Asks those again in the meantime
+/// that did not give the key, until they have the lease or its first renewal begins.
 pub(super) async fn complete(
     servers: Arc<QuorumServers>,
     renewal: Renewal,
@@ -99,22 +100,26 @@ pub(super) async fn complete(
         deadline,
         running: JoinSet::new(),
     };
+    let mut pauses = ASK_AGAIN_AFTER_MS.into_iter().map(Duration::from_millis);
+    let mut pause = std::pin::pin!(tokio::time::sleep(pauses.next().unwrap_or_default()));
+    let mut may_ask = true;
     loop {
         let reply = tokio::select! {
             Some(joined) = votes.join_next() => joined.map(RenewalReply::of_first_lease),
             Some(joined) = completing.running.join_next() => joined,
-            else => break,
+            () = &mut pause, if may_ask && completing.misses_servers() => {
+                completing.ask_again();
+                match pauses.next() {
+                    Some(next) => pause.set(tokio::time::sleep(next)),
+                    None => may_ask = false,
+                }
+                continue;
+            }
+            else => return,
         };
         if let Ok(reply) = reply {
             completing.count(reply);
         }
-    }
-    for pause in ASK_AGAIN_AFTER_MS {
-        if !completing.has_refusals() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        completing.ask_again().await;
     }
 }
 
@@ -202,23 +207,18 @@ impl QuorumRenewing {
         }
     }
 
-    /// Returns whether a server refused the only lease in this round.
-    fn has_refusals(&self) -> bool {
+    /// Returns whether a server may be asked again for the only lease in this round.
+    fn misses_servers(&self) -> bool {
         let (owner_id, round) = (self.renewals[0].owner_id, self.rounds[0]);
-        let refused =
-            |held: &mut HeldQuorum| Some(held.round) == round && held.lease.has_refusals();
-        self.servers.with_held(owner_id, refused) == Some(true)
+        let misses =
+            |held: &mut HeldQuorum| Some(held.round) == round && held.lease.misses_servers();
+        self.servers.with_held(owner_id, misses) == Some(true)
     }
 
-    /// Asks these servers again, and counts what they reply.
-    async fn ask_again(&mut self) {
+    /// Asks these servers again.
+    fn ask_again(&mut self) {
         self.deadline = Deadline::after(Clock::System, self.servers.command_timeout);
         self.on_lease(0, |held| held.lease.ask_again(Clock::System.now()));
-        while let Some(joined) = self.running.join_next().await {
-            if let Ok(reply) = joined {
-                self.count(reply);
-            }
-        }
     }
 
     /// Returns the outcomes. `None` if a lease has none yet, unless the others `wait` no longer for it.

@@ -111,36 +111,72 @@ fn busy_or_failed_server_after_the_grant_does_not_count() {
     assert_eq!(lease.actions(), []);
 }
 
+/// Another holder had the key there, or no reply came.
 #[test]
-fn server_that_had_another_holder_is_asked_again() {
-    let mut lease = lease(&[0, 1, 2]);
-    assert!(!lease.has_refusals());
-    lease.was_refused(3);
-    lease.may_still_hold(4);
-    assert!(lease.has_refusals());
+fn server_without_the_key_is_asked_again_after_the_grant() {
+    let mut lease = lease(&[0, 1, 2, 4]);
+    assert!(lease.misses_servers());
     lease.ask_again(at(100));
     assert_eq!(lease.actions(), [Heal(3)]);
     // Not twice at the same time.
+    assert!(!lease.misses_servers());
     lease.ask_again(at(110));
     assert_eq!(lease.actions(), []);
-    lease.busy(3);
-    assert!(lease.has_refusals());
-    lease.ask_again(at(200));
-    assert_eq!(lease.actions(), [Heal(3)]);
-    lease.held(3, confirmed(39, 200), at(210));
+    for (end, now) in [
+        (QuorumLease::busy as fn(&mut QuorumLease, usize), 200),
+        (QuorumLease::failed, 300),
+    ] {
+        end(&mut lease, 3);
+        assert!(lease.misses_servers());
+        lease.ask_again(at(now));
+        assert_eq!(lease.actions(), [Heal(3)]);
+    }
+    lease.held(3, confirmed(39, 300), at(310));
     assert_eq!(lease.actions(), [Raise(3, token(40))]);
-    lease.raised(3, confirmed(40, 210), at(220));
-    assert!(!lease.has_refusals());
+    lease.raised(3, confirmed(40, 310), at(320));
+    assert!(!lease.misses_servers());
     // It counts: without it, these two are no majority.
     lease.not_ours(0);
+    lease.not_ours(1);
     assert_eq!(lease.ends_at(), Some(at(988)));
+}
+
+#[test]
+fn server_that_has_not_replied_to_the_acquire_is_asked_again_once_that_has_failed() {
+    let mut lease = granted_by_three();
+    assert!(!lease.misses_servers());
+    lease.failed(3);
+    lease.ask_again(at(100));
+    assert_eq!(lease.actions(), [Heal(3)]);
+}
+
+#[test]
+fn server_in_quarantine_is_asked_again_beside_a_trusted_majority() {
+    let mut lease = lease(&[0, 1, 2]);
+    lease.restarted(3);
+    lease.may_still_hold(4);
+    assert!(lease.misses_servers());
+    lease.ask_again(at(100));
+    assert_eq!(lease.actions(), [Heal(3)]);
+    lease.failed(3);
+    lease.held(4, confirmed(39, 0), at(110));
+    lease.raised(4, confirmed(40, 110), at(120));
+    lease.restarted(0);
+    let mut later = lease.clone();
+    later.restarted(1);
+    for lease in [&mut lease, &mut later] {
+        let _raises = lease.actions();
+        lease.ask_again(at(200));
+    }
+    assert_eq!(lease.actions(), [Heal(0), Heal(3)]);
+    // Another one may have forgotten the lease, so that no majority remembers it.
+    assert!(!later.misses_servers());
+    assert_eq!(later.actions(), []);
 }
 
 #[test]
 fn servers_that_are_healed_together_tell_the_highest_token() {
     let mut lease = lease(&[0, 1, 2]);
-    lease.was_refused(3);
-    lease.was_refused(4);
     lease.ask_again(at(100));
     assert_eq!(lease.actions(), [Heal(3), Heal(4)]);
     lease.held(3, confirmed(41, 100), at(110));
@@ -162,12 +198,8 @@ fn servers_that_are_healed_together_tell_the_highest_token() {
 #[test]
 fn lease_that_has_ended_asks_no_server_again() {
     let mut lease = lease(&[0, 1, 2]);
-    lease.was_refused(3);
     lease.ask_again(at(988));
     assert_eq!(lease.actions(), []);
-    // Nor one in quarantine.
-    lease.restarted(3);
-    assert!(!lease.has_refusals());
 }
 
 #[test]

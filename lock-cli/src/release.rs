@@ -90,8 +90,7 @@ async fn check_held(
 ) -> Result<(), Failure> {
     match &lock.state {
         LockStatus::Held(holder) if holder.is_foreign && !args.foreign => {
-            let found = format!("the value `{}`", holder.label);
-            Err(foreign_key(&args.name, &found))
+            Err(foreign_key(&args.name, "a value without an owner id"))
         }
         LockStatus::Foreign { found, .. } if !args.foreign => Err(foreign_key(&args.name, found)),
         LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{LockError, foreign_key};
-use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::acquisition::{FOREIGN_LABEL, ObservedHolder};
 use lock_protocol::clock::ServerMs;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{
@@ -159,7 +159,7 @@ pub enum LockStatus {
 #[non_exhaustive]
 pub struct HolderInfo {
     /// The label of the holder's manager, without the tag: by default the host name and the process
-    /// id. For the lock of another library, this is the beginning of the key's value. In
+    /// id. For the lock of another library, it is `a client of another library`, or the deadline that the key holds. In
     /// [`LockInfo::state`], a lock that several hold has the label of the first one, which may have released
     /// it; [`LockInfo::holders`] has those of all.
     pub label: Arc<str>,
@@ -370,7 +370,9 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
         return foreign(refusal);
     }
     // An empty value has no holder; it comes from another library.
-    let label = observed.as_ref().map_or("", |holder| &holder.label);
+    let label = observed
+        .as_ref()
+        .map_or(FOREIGN_LABEL, |holder| &holder.label);
     let (label, tag) = if is_foreign {
         (label.into(), None)
     } else {

@@ -28,7 +28,9 @@ pub use self::action::{
 };
 use self::attempt::Attempt;
 use self::no_expiry::NoExpiry;
-pub use self::outcome::{AcquireOutcome, Failure, FailureClass, ObservedHolder, RenewOutcome};
+pub use self::outcome::{
+    AcquireOutcome, FOREIGN_LABEL, Failure, FailureClass, ObservedHolder, RenewOutcome,
+};
 use self::replies::Busy;
 pub use self::sent::NO_ORIGIN;
 pub use self::sent::SentCopy;

@@ -199,7 +199,8 @@ pub enum RefusalKind {
     Other,
 }
 
-/// What a key holds that isn't a lock of the request's dialect. The text of the refusal shows it.
+/// What a key holds that isn't a lock of the request's dialect. The text of the refusal shows it, but not an
+/// owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForeignValue {
     /// A value of this type.

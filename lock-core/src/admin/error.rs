@@ -75,7 +75,7 @@ impl AdminError {
     pub(super) fn foreign(key: &LockKey, status: LockStatus) -> Self {
         let found = match status {
             LockStatus::Foreign { found, .. } => found,
-            LockStatus::Held(holder) => format!("the value `{}`", holder.label).into(),
+            LockStatus::Held(_) => "a value without an owner id".into(),
             LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
                 "another value".into()
             }

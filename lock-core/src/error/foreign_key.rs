@@ -6,7 +6,7 @@ use crate::error::LockError;
 use lock_protocol::clock::ServerMs;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockKey;
-use lock_protocol::wire::{MAX_LABEL, is_deadline, tidy, tidy_label};
+use lock_protocol::wire::{MAX_LABEL, is_deadline, tidy};
 
 const RENAME: &str = "remove the key, or use another name or prefix";
 const NEVER_TAKEN: &str = "let all services that share this key use one dialect, or use another \
@@ -85,7 +85,7 @@ pub(crate) fn counter_too_high(key: &LockKey) -> LockError {
 /// The key has had no expiry for longer than a client needs to set one in a second command.
 pub(crate) fn no_expiry(key: &LockKey, value: &str) -> LockError {
     if matches!(key.dialect(), Dialect::Redisson { .. }) {
-        let found = format!("a hash with the field `{value}` and without an expiry");
+        let found = "a hash without an expiry".to_owned();
         let advice =
             "each lock of Redisson has an expiry, so this is no lock; use another name or prefix";
         return foreign(key, found, advice);
@@ -98,8 +98,7 @@ pub(crate) fn no_expiry(key: &LockKey, value: &str) -> LockError {
          otherwise {RENAME}",
         Dialect::SetnxExpire
     );
-    let found = format!("the value `{value}` without an expiry");
-    foreign(key, found, advice)
+    foreign(key, "a value without an expiry".to_owned(), advice)
 }
 
 /// The key holds a deadline, and the dialect of the request expects an owner.
@@ -113,9 +112,9 @@ pub(crate) fn deadline(key: &LockKey, value: &str) -> LockError {
 }
 
 /// The key holds an owner, and the dialect of the request expects a deadline.
-pub(crate) fn owner(key: &LockKey, value: &str) -> LockError {
+pub(crate) fn owner(key: &LockKey) -> LockError {
     let found = format!(
-        "the owner `{value}` where `Dialect::{}` expects a deadline",
+        "an owner where `Dialect::{}` expects a deadline",
         key.dialect()
     );
     foreign(key, found, NEVER_TAKEN)
@@ -129,17 +128,16 @@ pub(crate) fn of_value(
     remaining: Option<Duration>,
     server_ms: ServerMs,
 ) -> Option<LockError> {
-    let shown = tidy_label(value);
     let is_ahead = || {
         let end = value.parse::<u64>();
         end.is_ok_and(|end| end > server_ms.as_u64())
     };
     match key.dialect() {
         Dialect::DeadlineGetset if is_deadline(value) => None,
-        Dialect::DeadlineGetset => Some(owner(key, &shown)),
-        _ if remaining.is_none() => Some(no_expiry(key, &shown)),
+        Dialect::DeadlineGetset => Some(owner(key)),
+        _ if remaining.is_none() => Some(no_expiry(key, value)),
         Dialect::Native | Dialect::Redisson { .. } => None,
-        _ => (is_deadline(value) && is_ahead()).then(|| deadline(key, &shown)),
+        _ => (is_deadline(value) && is_ahead()).then(|| deadline(key, value)),
     }
 }
 
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn error_shows_the_value_and_the_advice() {
+    fn error_says_what_the_key_holds_and_the_advice() {
         assert_eq!(
             of_type(&key(), "list").to_string(),
             "key `lock:a` holds a list, and cannot be locked; remove the key, or use another name \
@@ -174,18 +172,17 @@ mod tests {
         );
         assert_eq!(
             no_expiry(&key(), "me").to_string(),
-            "key `lock:a` holds the value `me` without an expiry, and cannot be locked; if a \
-             service died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing \
-             expiry; otherwise remove the key, or use another name or prefix"
+            "key `lock:a` holds a value without an expiry, and cannot be locked; if a service \
+             died between SETNX and EXPIRE, `Dialect::SetnxExpire` sets the missing expiry; otherwise remove the key, or use another name or prefix"
         );
     }
 
     #[test]
-    fn error_of_an_owner_where_a_deadline_is_expected_shows_it() {
+    fn error_of_an_owner_where_a_deadline_is_expected_says_so() {
         let in_deadlines = key().in_dialect(Dialect::DeadlineGetset);
         assert_eq!(
-            owner(&in_deadlines, "me").to_string(),
-            "key `lock:a` holds the owner `me` where `Dialect::DeadlineGetset` expects a \
+            owner(&in_deadlines).to_string(),
+            "key `lock:a` holds an owner where `Dialect::DeadlineGetset` expects a \
              deadline, and cannot be locked; let all services that share this key use one \
              dialect, or use another name or prefix; the key is never taken over"
         );

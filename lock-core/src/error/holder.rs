@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::acquisition::{FOREIGN_LABEL, ObservedHolder};
 use lock_protocol::kind::Kind;
 use lock_protocol::revocation::parse_revoked;
 use lock_protocol::wire::label_tag;
@@ -97,7 +97,7 @@ impl Holder {
     }
 
     /// Returns the label of the holder: by default its host name and process id. For the lock of
-    /// another library, this is the beginning of the key's value. When several hold the lock, it is the label
+    /// another library, it is `a client of another library`, or the deadline that the key holds. When several hold the lock, it is the label
     /// of the first holder, which may have released it by now. After a revocation, it is
     /// `revoked by <by>: <reason>`.
     #[must_use]
@@ -259,6 +259,8 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
     };
     let name = if holder.this_process {
         format!("this process (`{}`)", holder.label)
+    } else if &*holder.label == FOREIGN_LABEL {
+        FOREIGN_LABEL.to_owned()
     } else {
         format!("`{}`", holder.label)
     };

@@ -37,7 +37,7 @@ impl LockError {
                 return match value {
                     ForeignValue::Type => foreign_key::of_type(key, found),
                     ForeignValue::Deadline => foreign_key::deadline(key, found),
-                    ForeignValue::Owner => foreign_key::owner(key, found),
+                    ForeignValue::Owner => foreign_key::owner(key),
                     ForeignValue::NoRedissonLock => foreign_key::no_redisson_lock(key, found),
                     ForeignValue::CounterTooHigh => foreign_key::counter_too_high(key),
                 };

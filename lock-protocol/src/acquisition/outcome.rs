@@ -10,7 +10,7 @@ use crate::lock_state::RenewReply;
 use crate::loss::LossReason;
 use crate::owner_id::OwnerId;
 use crate::poll_schedule::HolderExpiry;
-use crate::wire::{GroupValue, OwnerValue, PlainOwner, tidy_label};
+use crate::wire::{GroupValue, OwnerValue, PlainOwner, is_deadline, tidy_label};
 
 /// The class of a failure: what the state machines do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,6 +162,9 @@ impl RenewOutcome {
     }
 }
 
+/// The label of a holder whose value has none.
+pub const FOREIGN_LABEL: &str = "a client of another library";
+
 /// The holder of a lock, read from the key's value in any dialect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObservedHolder {
@@ -212,8 +215,11 @@ impl ObservedHolder {
             (None, Some(group.token), group.label)
         } else if let Some(owner) = PlainOwner::parse(value) {
             (Some(owner.owner_id), None, owner.label)
-        } else {
+        } else if is_deadline(value) {
             (None, None, value.to_owned())
+        } else {
+            // The value may be all that its holder needs for a release, so nobody else gets to see it.
+            (None, None, FOREIGN_LABEL.to_owned())
         };
         Some(Self {
             owner_id,

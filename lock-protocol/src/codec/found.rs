@@ -8,7 +8,7 @@ use crate::dialect::CLOCK_TOLERANCE;
 use crate::lock_state::RawHolder;
 use crate::op::{ForeignValue, Refusal, RefusalKind};
 use crate::poll_schedule::HolderExpiry;
-use crate::wire::{is_deadline, tidy_label};
+use crate::wire::is_deadline;
 
 /// The state of the key that an acquire found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub(super) fn expect_deadline(
     let holder = ObservedHolder::from_value(text, *remaining, None);
     let is_of_this_library = holder.is_some_and(|holder| holder.is_of_this_library());
     if !is_of_this_library || remaining.is_none() {
-        return Err(foreign(ForeignValue::Owner, &tidy_label(text)));
+        return Err(foreign(ForeignValue::Owner, ""));
     }
     Ok(outcome)
 }
@@ -134,6 +134,7 @@ pub(super) fn held_by_another(found: &FoundValue, now: Moment) -> Result<Acquire
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acquisition::FOREIGN_LABEL;
 
     const SERVER_MS: ServerMs = ServerMs::new(1_763_700_000_000);
     const PLAIN: &str = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 web-1";
@@ -183,7 +184,7 @@ mod tests {
             panic!("{outcome:?}");
         };
         assert_eq!(holder_expiry, HolderExpiry::NoExpiry);
-        assert_eq!(&*holder.unwrap().label, "me");
+        assert_eq!(&*holder.unwrap().label, FOREIGN_LABEL);
     }
 
     #[test]
@@ -241,7 +242,8 @@ mod tests {
         for (text, label, known) in [
             (PLAIN, "web-1", true),
             (NATIVE, "web-1", true),
-            ("4e2a", "4e2a", false),
+            ("4e2a", FOREIGN_LABEL, false),
+            ("1763700000000", "1763700000000", false),
         ] {
             let outcome = owners(&value(text, Some(5))).unwrap();
             let AcquireOutcome::Busy { holder, .. } = outcome else {

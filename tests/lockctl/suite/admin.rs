@@ -101,7 +101,10 @@ fn list_shows_locks_in_the_order_of_their_names() {
         "lockctl: 1 key of another program is not shown; --all shows it\n"
     );
     let all = rows(&on(&server, &["list", "--all"]));
-    assert!(all[4].starts_with("theirs | uuid | - | "), "{all:?}");
+    assert!(
+        all[4].starts_with("theirs | a client of another library | - | "),
+        "{all:?}"
+    );
     assert_eq!(rows(&on(&server, &["list", "order:*"])).len(), 2);
     let limited = on(&server, &["list", "--limit", "2", "-v"]);
     assert_eq!(rows(&limited).len(), 3);

@@ -16,6 +16,12 @@ fn release_deletes_foreign_keys_on_demand_only() {
         outcome.stderr.ends_with("--foreign deletes it\n"),
         "{outcome:?}"
     );
+    // Whoever knows the value can release the lock.
+    for arguments in [&["release", NAME, "--yes"][..], &["show", NAME], &["list"]] {
+        let shown = on(&server, arguments);
+        let texts = [shown.stdout, shown.stderr].concat();
+        assert!(!texts.contains("uuid"), "{texts}");
+    }
     assert!(exists(&server, KEY));
     let outcome = on(&server, &["release", NAME, "--yes", "--foreign"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");

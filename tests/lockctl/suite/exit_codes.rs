@@ -64,7 +64,8 @@ fn exit_codes_while_another_holder_has_the_lock() {
     hold(&server);
     let text = |code| {
         format!(
-            "lockctl: the lock `job` is held by another-library; nothing was run (exit {code})\n"
+            "lockctl: the lock `job` is held by a client of another library; nothing was run \
+             (exit {code})\n"
         )
     };
     for (flags, expected) in [
@@ -84,7 +85,7 @@ fn exit_codes_while_another_holder_has_the_lock() {
     let (timeout, stderr) = code(&Lockctl::on(&server, &run(&["--wait", "300ms"], &["echo"])));
     assert_eq!(timeout, 75);
     assert!(
-        stderr.contains("held by another-library; waited "),
+        stderr.contains("held by a client of another library; waited "),
         "{stderr}"
     );
     assert!(stderr.ends_with("nothing was run (exit 75)\n"), "{stderr}");

@@ -81,7 +81,7 @@ fn key_with_other_data_is_an_error_in_the_log() {
     for part in [
         "the request failed",
         "lock:order:71",
-        "holds the value `data`",
+        "holds a value without an expiry",
     ] {
         assert!(line.contains(part), "{part}: {line}");
     }

@@ -62,7 +62,7 @@ async fn other_types_are_foreign_keys() {
 /// both.
 #[tokio::test]
 async fn string_without_expiry_is_a_foreign_key() {
-    assert_foreign_key(&[&["SET", KEY, "settings"]], "`settings` without an expiry").await;
+    assert_foreign_key(&[&["SET", KEY, "settings"]], "a value without an expiry").await;
     assert_foreign_key(&[&["SET", KEY, ""]], "without an expiry").await;
     assert_foreign_key(&[&["SET", KEY, "\u{1b}[31m\0"]], "without an expiry").await;
     let server = RedisServer::start();

@@ -1,10 +1,13 @@
 //! Servers as hosting services and old versions have them: they leave out a part of what a handshake asks for.
 
 use std::error::Error;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use lock_core::telemetry::LockEvent;
 use lock_core::{BackendErrorKind, Dialect, LockManager, PollingReason};
-use test_support::fixtures::{LONG, NAME, SOON, exists, ms};
+use test_support::fixtures::{AT_ONCE, LONG, NAME, SOON, exists, ms};
 use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
 use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async, lone_node};
 use tests::{
@@ -247,6 +250,41 @@ async fn health_says_why_waiters_poll() {
     let locks = connect_with(builder, &server.url()).await;
     assert_eq!(locks.health().polling, Some(PollingReason::Dialect));
     assert_eq!(LockManager::in_memory().health().polling, None);
+}
+
+/// Each of two proxies in front of one server tells a run id of its own. Every second connection is refused and made
+/// again, so each of the two connections costs two dials.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pair_of_proxies_with_two_run_ids_costs_few_dials() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::TwoRunIds]);
+    let reports = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&reports);
+    let observer = move |event: &LockEvent<'_>| {
+        if matches!(event, LockEvent::ServerRestricted { .. }) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let builder = LockManager::builder().default_wait(SOON).observer(observer);
+    let locks = connect_with(builder, &stand_in.url()).await;
+    let ttl = Duration::from_secs(3);
+    for dials in [4, 8] {
+        let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
+        // The worker has a connection of its own.
+        let renewals = || stand_in.count(&Target::Script("renew"));
+        let before = renewals();
+        eventually_async(SOON, async || renewals() > before).await;
+        let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+        eventually_async(SOON, async || locks.ping().await.unwrap().notifications).await;
+        assert!(!held.is_lost());
+        held.release().await.unwrap();
+        granted(AT_ONCE, waiting).await.release().await.unwrap();
+        // A dial of a busy machine may take too long.
+        let made = stand_in.accepted();
+        assert!(made <= dials + 2, "{made} dials");
+        stand_in.cut_all();
+    }
+    assert_eq!(reports.load(Ordering::Relaxed), 1);
 }
 
 /// Before Redis 7, `INFO` takes one section. All of them have the run id, which notifications need.

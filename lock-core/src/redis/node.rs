@@ -1,4 +1,15 @@
 //! One server of a deployment: what its connections have found out, and which of them may be used.
+//!
+//! # An address with several servers
+//!
+//! A load balancer may lead each connection to another primary, so that a lock that is held at one of them is free at
+//! another. So the connections stay with the process that was met first for as long as one of them is open and the process
+//! says that it is a primary ([`Node::may_admit`]).
+//!
+//! Two proxies in front of *one* server look the same if each of them answers `INFO` itself with a run id of its own. Nobody
+//! can tell them from two primaries, so the same rule holds for them: connections through the second proxy are closed and
+//! made again until one leads through the first. That costs a few more dials but no lock. The dials are bounded by the
+//! pool's back-off, which grows to half a second and begins anew only after a connection has worked.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -159,10 +159,10 @@ pub(super) fn serve(
         return;
     };
     let _ = (client.set_nodelay(true), server_side.set_nodelay(true));
-    let streamed = {
+    let (number, streamed) = {
         let mut state = shared.lock();
         state.clients.push(kept);
-        Arc::clone(&state.streamed)
+        (state.clients.len(), Arc::clone(&state.streamed))
     };
     let replies = Arc::new(Mutex::new(Replies {
         client: writing,
@@ -178,6 +178,7 @@ pub(super) fn serve(
         thread::spawn(move || read_replies(from_server, &replies));
     }
     let side = Side {
+        number,
         shared: Arc::clone(shared),
         server: server.clone(),
         ports,
@@ -211,6 +212,8 @@ fn read_replies(mut from_server: TcpStream, replies: &Mutex<Replies>) {
 
 /// The side of a client from which commands come.
 struct Side {
+    /// How many clients there were when this one came, with itself.
+    number: usize,
     shared: Arc<Shared>,
     server: Upstream,
     ports: [u16; 2],
@@ -299,6 +302,9 @@ impl Side {
                 "ERR unknown command 'ROLE', with args beginning with: ",
             )),
             (Quirk::OldInfo, "INFO") if words.len() > 2 => Some(Note::error("ERR syntax error")),
+            (Quirk::TwoRunIds, "INFO") if self.number.is_multiple_of(2) => {
+                Some(Note::Replace("run_id:", "run_id:other-"))
+            }
             (Quirk::NoRunId, "INFO") => Some(Note::WithoutLine("run_id:")),
             (Quirk::ClusterDisabledInInfo, "INFO") => {
                 Some(Note::Replace("cluster_enabled:1", "cluster_enabled:0"))

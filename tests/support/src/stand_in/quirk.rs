@@ -24,6 +24,8 @@ pub enum Quirk {
     OldInfo,
     /// `INFO` has no run id.
     NoRunId,
+    /// Every second client gets another run id, as behind two proxies that answer `INFO` themselves.
+    TwoRunIds,
     /// `HELLO` is refused.
     Hello(HelloRefusal),
     /// `INFO` says that the server is no node of a cluster.

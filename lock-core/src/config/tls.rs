@@ -104,8 +104,8 @@ impl Tls {
     /// source only. The URL may not name files that can be read only once, such as pipes.
     ///
     /// When the function fails, `connect` fails with [`BackendErrorKind::Tls`](crate::BackendErrorKind::Tls). Later,
-    /// connections use the certificates from before, and the manager logs the reason once, as
-    /// [`lock.certificates_not_read`](crate::guide::telemetry). The same is true for certificates that can't be used,
+    /// connections use the certificates from before, and the manager logs the first failure until the function succeeds
+    /// again, as [`lock.certificates_not_read`](crate::guide::telemetry). The same is true for certificates that can't be used,
     /// and for a panic, which the library catches and counts in [`LockStats`](crate::LockStats).
     ///
     /// The function may block: it runs on a thread of its own. A handshake waits at most 250 ms for it, and then uses the

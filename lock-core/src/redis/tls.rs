@@ -75,8 +75,17 @@ struct Current {
     /// The certificate that the client shows to servers.
     client: Option<Arc<ClientCertificate>>,
     read: Read,
-    /// The text of the last error that was reported since then.
-    reported: Option<String>,
+    /// The last failure that was reported since then.
+    reported: Option<Failed>,
+}
+
+/// What was reported.
+#[derive(PartialEq, Eq)]
+enum Failed {
+    /// The provider, whose words may differ each time.
+    Provider,
+    /// Something else, with this text.
+    Other(String),
 }
 
 /// What was read of the sources that may change.
@@ -291,31 +300,38 @@ impl TlsClient {
 
     /// Blocks. Returns an error that was not reported yet.
     fn take_changes(&self) -> Option<LockError> {
-        let error = match self.read_if_changed() {
-            Ok(None) => {
-                self.current.lock().reported = None;
-                return None;
-            }
-            Ok(Some(new)) => {
-                // Dropped outside of the mutex.
-                let _replaced = std::mem::replace(&mut *self.current.lock(), new);
-                return None;
-            }
-            Err(error) => error,
+        let (failed, error) = match ask(&self.tls, &self.reporter) {
+            Err(error) => (Failed::Provider, error),
+            Ok(provided) => match self.read_if_changed(provided) {
+                Ok(None) => {
+                    self.current.lock().reported = None;
+                    return None;
+                }
+                Ok(Some(new)) => {
+                    // Dropped outside of the mutex.
+                    let _replaced = std::mem::replace(&mut *self.current.lock(), new);
+                    return None;
+                }
+                Err(error) => (Failed::Other(error.to_string()), error),
+            },
         };
-        let text = error.to_string();
-        let reported = self.current.lock().reported.replace(text.clone());
-        (reported != Some(text)).then_some(error)
+        let mut current = self.current.lock();
+        let is_news = current.reported.as_ref() != Some(&failed);
+        current.reported = Some(failed);
+        drop(current);
+        is_news.then_some(error)
     }
 
-    fn read_if_changed(&self) -> Result<Option<Current>, LockError> {
+    fn read_if_changed(
+        &self,
+        provided: Option<Certificates>,
+    ) -> Result<Option<Current>, LockError> {
         let Some(files) = versions(&self.files)? else {
             return Err(tls_error(
                 "one of the files of certificates was replaced by something else, such as a pipe or a folder",
                 "put a regular file there",
             ));
         };
-        let provided = ask(&self.tls, &self.reporter)?;
         let read = Read { files, provided };
         if read == self.current.lock().read {
             return Ok(None);

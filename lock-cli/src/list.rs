@@ -27,7 +27,7 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Returns the failure of a list that lacks the locks of some nodes.
-    pub(crate) fn incomplete(&self, exit: Exit) -> Option<Failure> {
+    pub(crate) fn incomplete(&self) -> Option<Failure> {
         let addresses: Vec<_> = self.missing.iter().map(|node| &*node.address).collect();
         let addresses = addresses.join(", ");
         let text = match self.missing.len() {
@@ -37,7 +37,7 @@ impl Listed {
                 "the list lacks the locks of {count} nodes that cannot be read: {addresses}"
             ),
         };
-        let mut failure = Failure::new(exit, "incomplete", text);
+        let mut failure = Failure::new(Exit::No, "incomplete", text);
         failure.causes = self
             .missing
             .iter()
@@ -115,7 +115,7 @@ pub(crate) async fn run(
         let rows: Vec<_> = found.locks.iter().map(view::row).collect();
         output.print(&table::write(view::COLUMNS, &rows))?;
     }
-    let incomplete = found.incomplete(Exit::No);
+    let incomplete = found.incomplete();
     if found.locks.is_empty() && incomplete.is_none() {
         output.note(&nothing(&global.prefix, args));
     }

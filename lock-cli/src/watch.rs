@@ -89,6 +89,13 @@ async fn end() -> u8 {
     2
 }
 
+/// The locks that are locked now.
+struct Read {
+    locks: Vec<LockInfo>,
+    /// Says which nodes could not be read.
+    incomplete: Option<Failure>,
+}
+
 struct Watch<'a> {
     locks: LockManager,
     global: &'a GlobalArgs,
@@ -97,14 +104,16 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Reads the locks that are locked now.
-    async fn read(&self) -> Result<Vec<LockInfo>, Failure> {
+    async fn read(&self) -> Result<Read, Failure> {
         let pattern = &self.args.pattern;
         if !pattern.contains(['*', '?', '[', '\\']) {
             // A name needs no search, which looks at all keys of the server.
             let lock = show::inspect(&self.locks, pattern, self.global).await?;
             let is_free = matches!(lock.state, LockStatus::Free);
-            return Ok(if is_free { Vec::new() } else { vec![lock] });
+            return Ok(Read {
+                locks: if is_free { Vec::new() } else { vec![lock] },
+                incomplete: None,
+            });
         }
         let args = ListArgs {
             pattern: pattern.clone(),
@@ -113,11 +122,10 @@ impl Watch<'_> {
             older_than: None,
         };
         let found = list::matching(&self.locks, &args, self.global).await?;
-        // A lock that the list lacks is not free.
-        match found.incomplete(Exit::Unavailable) {
-            Some(failure) => Err(failure),
-            None => Ok(found.locks),
-        }
+        Ok(Read {
+            incomplete: found.incomplete(),
+            locks: found.locks,
+        })
     }
 
     async fn pause(&self) {
@@ -130,10 +138,19 @@ impl Watch<'_> {
         let mut is_down = false;
         loop {
             match self.read().await {
-                Ok(locks) => {
-                    is_down = false;
+                Ok(Read { locks, incomplete }) => {
                     let locks = locks.into_iter().map(|lock| (lock.name.to_string(), lock));
-                    let locks = locks.collect();
+                    let mut locks: BTreeMap<_, _> = locks.collect();
+                    let was_down = std::mem::replace(&mut is_down, incomplete.is_some());
+                    if let Some(failure) = incomplete {
+                        if !was_down {
+                            self.output.note(failure.text.as_str());
+                        }
+                        // A lock that the list lacks is not free.
+                        for (name, lock) in &known {
+                            locks.entry(name.clone()).or_insert_with(|| lock.clone());
+                        }
+                    }
                     self.changes(&known, &locks)?;
                     known = locks;
                 }
@@ -208,8 +225,12 @@ impl Watch<'_> {
             );
             page.line(&head).end_line();
             match read {
-                Ok(locks) => {
+                Ok(Read { locks, incomplete }) => {
                     let rows: Vec<_> = locks.iter().map(view::row).collect();
+                    // First, because the end of a long table isn't on the screen.
+                    if let Some(failure) = incomplete {
+                        page.line(failure.text.as_str()).end_line();
+                    }
                     page.append(&table::write(view::COLUMNS, &rows));
                 }
                 Err(failure) if passes(&failure) => {

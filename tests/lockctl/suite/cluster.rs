@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 use test_support::fixtures::SOON;
-use test_support::{RedisCluster, eventually};
+use test_support::{RedisCluster, RedisServer, eventually};
 
-use crate::program::{Lockctl, Outcome};
+use crate::program::{LOCKCTL, Lockctl, Outcome};
+use crate::terminal::Terminal;
 
 /// Enough for each primary to have some.
 const LOCKS: usize = 24;
@@ -89,10 +90,17 @@ fn watch_does_not_take_the_locks_of_a_frozen_node_for_free() {
     eventually(SOON, || watch.stderr().contains("the list lacks"));
     let address = frozen.address().to_string();
     assert!(watch.stderr().contains(&address), "{}", watch.stderr());
+    // A lock of another node is followed in the meantime.
+    let mut others = (0..1_000).map(|at| format!("lock:n:other:{at}"));
+    let is_elsewhere = |key: &String| cluster.owner_of(key).port() != frozen.port();
+    let other = others.find(is_elsewhere).unwrap();
+    set(&cluster, &other);
+    let name = other.trim_start_matches("lock:");
+    eventually(SOON, || watch.stdout().contains(name));
     frozen.cont();
     // The next look that succeeds finds a new lock, and no other change.
     set(&cluster, "lock:n:new");
-    eventually(SOON, || watch.stdout().lines().count() > LOCKS);
+    eventually(SOON, || watch.stdout().contains("n:new"));
     let changes: Vec<_> = watch
         .stdout()
         .lines()
@@ -100,7 +108,25 @@ fn watch_does_not_take_the_locks_of_a_frozen_node_for_free() {
         .map(ToOwned::to_owned)
         .collect();
     assert!(
-        changes.len() == 1 && changes[0].contains("n:new"),
+        changes.len() == 2 && changes[0].contains(name) && changes[1].contains("n:new"),
         "{changes:?}"
     );
+}
+
+#[test]
+fn watch_on_a_terminal_shows_the_others_of_a_dead_node_and_names_it() {
+    let (cluster, at) = start();
+    let dead = &cluster.nodes()[at];
+    let is_elsewhere = |at: &usize| cluster.owner_of(&format!("lock:n:{at}")).port() != dead.port();
+    let other = (0..LOCKS).find(is_elsewhere).unwrap();
+    let address = dead.address().to_string();
+    dead.kill9();
+    let nobody = RedisServer::start();
+    let url = cluster.url();
+    let program = [LOCKCTL, "watch", "n:*", "--interval", "20ms", "--url", &url];
+    let terminal = Terminal::start(&nobody, &program);
+    eventually(SOON, || terminal.screen().contains("the list lacks"));
+    eventually(SOON, || terminal.screen().contains(&format!("n:{other} ")));
+    let screen = terminal.screen();
+    assert!(screen.contains(&address), "{screen}");
 }

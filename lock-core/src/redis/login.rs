@@ -174,7 +174,11 @@ fn refusal_of(reply: &[u8], password: Option<&str>) -> Option<Refusal> {
     Some(hide_password(refusal, password.unwrap_or_default()))
 }
 
-/// Hides the password in what a server says, which may repeat it, also as a text with escapes.
+/// The shortest beginning of a password that is hidden at the end of a text.
+const SHORTEST_BEGINNING: usize = 4;
+
+/// Hides the password in what a server says, which may repeat it, also as a text with escapes, or its beginning where the
+/// text is cut off.
 pub(super) fn hide_password(mut refusal: Refusal, password: &str) -> Refusal {
     let forms = [
         password.to_owned(),
@@ -185,8 +189,27 @@ pub(super) fn hide_password(mut refusal: Refusal, password: &str) -> Refusal {
     ];
     for form in forms.iter().filter(|form| !form.is_empty()) {
         refusal.text = refusal.text.replace(form.as_str(), "***").into();
+        refusal.text = without_beginning(&refusal.text, form).into();
     }
     refusal
+}
+
+/// Hides the beginning of a password at the end of a text. Dots, quotes and brackets may follow it.
+fn without_beginning(text: &str, password: &str) -> String {
+    let said = text.trim_end_matches(['.', '…', '\'', '"', '`', ')', ']', ' ']);
+    let ends = password.char_indices().map(|(at, _)| at).rev();
+    let beginnings = ends.map(|end| &password[..end]);
+    let is_long = |it: &&str| it.chars().count() >= SHORTEST_BEGINNING;
+    let found = beginnings
+        .take_while(is_long)
+        .find(|beginning| said.ends_with(beginning) || text.ends_with(beginning));
+    match found {
+        Some(beginning) => {
+            let at = text.rfind(beginning).unwrap_or_default();
+            format!("{}***{}", &text[..at], &text[at + beginning.len()..])
+        }
+        None => text.to_owned(),
+    }
 }
 
 /// Sends questions at once, and returns the replies to them: one for each.
@@ -384,6 +407,30 @@ mod tests {
             assert_eq!(frames.first.as_deref(), Some(&b"-ERR no\r\n"[..]));
             frames.add(b"+O").unwrap();
             assert_eq!(frames.count(), None, "{piece}");
+        }
+    }
+
+    #[test]
+    fn password_is_hidden_where_the_text_is_cut_off() {
+        let hidden = |text: &str| {
+            let refusal = Refusal {
+                kind: RefusalKind::Other,
+                text: text.into(),
+                redirect: None,
+            };
+            hide_password(refusal, "hunter2\"x").text.to_string()
+        };
+        for (text, shown) in [
+            ("no: hunter2\"x", "no: ***"),
+            ("no: hunter2\\\"x, or hunter2", "no: ***, or ***"),
+            ("no: 'hunter2\\\"'", "no: '***\"'"),
+            ("no: hunt", "no: ***"),
+            ("no: 'hunter...", "no: '***..."),
+            // Too short to be one, or not at the end.
+            ("no: hun", "no: hun"),
+            ("a hunter said no", "a hunter said no"),
+        ] {
+            assert_eq!(hidden(text), shown, "{text}");
         }
     }
 

@@ -1,11 +1,13 @@
 //! Waits that fall into a slot whose move does not end.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockGuard};
+use lock_core::telemetry::LockEvent;
+use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, eventually_async};
-use tests::in_time;
+use tests::{in_time, one_attempt};
 use topologies::connect;
 
 use super::{KEY, NAME, acquired, other_primary};
@@ -60,4 +62,51 @@ async fn wait_in_an_open_slot_ends_in_time_and_the_holder_keeps_its_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wait_in_a_half_moved_slot_ends_in_time_and_the_holder_keeps_its_lock() {
     waits_end_and_the_holder_stays(true).await;
+}
+
+/// Keys that are on their way to a node have connections of their own, and what is known of the node is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_refuses_hello_is_reported_once() {
+    let without_hello = ["--rename-command", "HELLO", ""];
+    let cluster = RedisCluster::start_with(|_, options| options.args(without_hello));
+    let reports: Arc<Mutex<Vec<u16>>> = Arc::default();
+    let seen = Arc::clone(&reports);
+    let observer = move |event: &LockEvent<'_>| {
+        if let LockEvent::ServerRestricted {
+            server,
+            command: "HELLO",
+            ..
+        } = event
+        {
+            seen.lock().unwrap().extend(server.port());
+        }
+    };
+    let builder = one_attempt(LockManager::builder()).observer(observer);
+    let locks = builder.connect(&cluster.url()).await.unwrap();
+    let to = other_primary(&cluster);
+    let is_there = |name: &String| cluster.owner_of(&format!("lock:{name}")).port() == to.port();
+    let there = (0..1_000)
+        .map(|at| format!("there:{at}"))
+        .find(is_there)
+        .unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    locks
+        .lock(there)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    cluster.begin_move(KEY, to);
+    cluster.move_keys(&[KEY], to);
+    held.renew().await.unwrap();
+    let mut reports = reports.lock().unwrap().clone();
+    assert!(reports.contains(&to.port()), "{reports:?}");
+    let all = reports.len();
+    reports.sort_unstable();
+    reports.dedup();
+    assert_eq!(reports.len(), all, "once for each node");
+    cluster.end_move(KEY, to);
+    held.release().await.unwrap();
 }

@@ -133,10 +133,10 @@ impl ClusterNodes {
             }
             state.names.aliases_of(address)
         };
-        let store = |slots| {
-            let node = Node::in_cluster(address.clone(), aliases.clone(), &self.membership);
-            RedisStore::new(&self.config, &Location::Fixed(Arc::new(node)), slots)
-        };
+        let node = Node::in_cluster(address.clone(), aliases, &self.membership);
+        // Shared, so that what is known of the server is known, and reported, once.
+        let location = Location::Fixed(Arc::new(node));
+        let store = |slots| RedisStore::new(&self.config, &location, slots);
         let made = Arc::new(ClusterNode {
             address: address.clone(),
             server: store(Slots::Settled),

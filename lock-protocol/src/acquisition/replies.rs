@@ -174,8 +174,11 @@ impl<E: Failure> Acquisition<E> {
             }
             Strategy::OneAttempt(_) => self.send(now),
             Strategy::Wait(waiting) => {
-                waiting.on_more();
-                self.send(now)
+                if waiting.on_more(self.command_timeout, now) {
+                    self.send(now)
+                } else {
+                    self.wait()
+                }
             }
         }
     }

@@ -37,8 +37,8 @@ enum Observed {
         /// When the reply arrived.
         at: Moment,
     },
-    /// The lock is free, behind more dead waiters than one call removes.
-    DeadWaiters,
+    /// The lock is free, behind more dead waiters than one call removes. With the moment of the first such reply.
+    DeadWaiters { since: Moment },
 }
 
 impl<E: Failure> Waiting<E> {
@@ -130,10 +130,21 @@ impl<E: Failure> Waiting<E> {
         });
     }
 
-    /// Records that the lock is free, and that the server has removed a hundred dead waiters.
-    pub(super) fn on_more(&mut self) {
+    /// Records that the lock is free, and that the server has removed a hundred dead waiters. Returns whether to poll again
+    /// at once: replies of this kind that come for longer than a call may take are no progress, and pauses follow.
+    pub(super) fn on_more(&mut self, command_timeout: Duration, now: Moment) -> bool {
         self.last_failure = None;
-        self.observed = Some(Observed::DeadWaiters);
+        let since = match self.observed {
+            Some(Observed::DeadWaiters { since }) => since,
+            _ => now,
+        };
+        self.observed = Some(Observed::DeadWaiters { since });
+        let is_at_once = now.since(since) < command_timeout;
+        if !is_at_once {
+            let pause = self.backoff.pause();
+            self.poll_schedule.at_once(now.plus(pause));
+        }
+        is_at_once
     }
 
     /// Records a poll without a reply. `limit` was its time limit.
@@ -196,7 +207,7 @@ impl<E: Failure> Waiting<E> {
             return AcquireResult::Failed(AcquireFailure::Backend(failure));
         }
         let (holder, rank) = match self.observed.take() {
-            Some(Observed::DeadWaiters) => {
+            Some(Observed::DeadWaiters { .. }) => {
                 return AcquireResult::Failed(AcquireFailure::DeadWaiters);
             }
             Some(Observed::Busy { holder, rank, at }) => {

@@ -113,17 +113,27 @@ fn announced_release_waits_for_a_connection() {
 }
 
 #[test]
-fn waiter_behind_dead_waiters_polls_again_at_once() {
+fn waiter_behind_dead_waiters_polls_again_at_once_for_the_time_of_a_call() {
     let mut bench = Bench::waiter();
     bench.start();
-    let again = bench.pass(100).reply(AcquireReply::More);
+    for at in [100, 100 + TIMEOUT - 1] {
+        let again = bench.to(at).reply(AcquireReply::More);
+        assert_eq!(acquire_limit(again), TIMEOUT);
+    }
+    let mut now = 100 + TIMEOUT;
+    for pause in [10, 20, 40] {
+        waits_until(bench.to(now).reply(AcquireReply::More), now + pause);
+        now += pause;
+        assert_eq!(acquire_limit(bench.to(now).timeout()), TIMEOUT);
+    }
+    // A reply about a holder is progress.
+    bench.reply(queued(0, Some(1)));
+    now += 100;
+    bench.to(now).notify(Notification::Poll);
+    let again = bench.reply(AcquireReply::More);
     assert_eq!(acquire_limit(again), TIMEOUT);
-    assert_eq!(
-        acquire_limit(bench.to(1_900).reply(AcquireReply::More)),
-        100
-    );
-    // Without time for another poll it waits for a notification, and for the end.
-    waits_until(bench.to(WAIT).reply(AcquireReply::More), 0);
+    // Without time for another poll it waits for the end.
+    waits_until(bench.to(WAIT).reply(AcquireReply::More), WAIT);
     cancel_limit(bench.timeout());
 }
 

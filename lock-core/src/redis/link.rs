@@ -26,8 +26,7 @@ use redis::RedisError;
 
 use super::errors::{io_error, not_the_primary, timed_out};
 use super::node::Node;
-use super::node_config::kind_of_this_thread;
-use super::report::ConnectionReport;
+use super::report::{ConnectionReport, kind_of_this_thread};
 use crate::error::LockError;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;

@@ -13,7 +13,7 @@ use super::dial::SharedTls;
 use super::node::Node;
 use crate::config::Settings;
 use crate::error::{BackendErrorKind, LockError};
-use crate::store::{Boxed, Dialects, NotificationSink, StoreTraits, WORKER_THREAD};
+use crate::store::{Boxed, Dialects, NotificationSink, StoreTraits};
 use crate::telemetry::{ConnectionKind, Reporter};
 use lock_protocol::codec::deadline::SharedDeadlines;
 use lock_protocol::dialect::InvalidDialectReason;
@@ -72,15 +72,6 @@ pub(super) struct NodeConfig {
     pub(super) reporter: Arc<Reporter>,
     /// The runtime of the background worker, once it has begun to listen.
     pub(super) worker: OnceLock<Handle>,
-}
-
-/// Returns the kind of a connection for lock commands that opens on this thread.
-pub(super) fn kind_of_this_thread() -> ConnectionKind {
-    if std::thread::current().name() == Some(WORKER_THREAD) {
-        ConnectionKind::Worker
-    } else {
-        ConnectionKind::Command
-    }
 }
 
 impl NodeConfig {

@@ -3,7 +3,17 @@
 use std::sync::Arc;
 
 use crate::error::LockError;
+use crate::store::WORKER_THREAD;
 use crate::telemetry::{ConnectionKind, LockEvent, Reporter, ServerAddress};
+
+/// Returns the kind of a connection for lock commands that opens on this thread.
+pub(super) fn kind_of_this_thread() -> ConnectionKind {
+    if std::thread::current().name() == Some(WORKER_THREAD) {
+        ConnectionKind::Worker
+    } else {
+        ConnectionKind::Command
+    }
+}
 
 /// Reports the begin and the end of one connection.
 #[derive(Clone, Debug)]

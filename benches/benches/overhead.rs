@@ -5,6 +5,8 @@
 //!   the same client.
 //! - `waiting_pair_ratio`: the same with an `acquire` that would wait. Its command carries the entry for
 //!   the queue.
+//! - `shared_pair_ratio`: as `pair_ratio`, in a runtime that uses the background worker's connection, because another one
+//!   came first.
 //! - `attribute_ratio`: an annotated function with an empty body, divided by acquire and release.
 //! - `read_pair_ratio`: one attempt and release of a read lock, divided by those of an exclusive lock.
 //! - `memory_pair`: one attempt and release through a guard, with locks in this process.
@@ -45,10 +47,13 @@ const KEY: &str = "bench";
 fn main() {
     pin_to_one_core();
     let server = RedisServer::start();
-    current_thread_runtime().block_on(measure(&server));
+    // It has the manager's first connection, and does nothing else.
+    let first = current_thread_runtime();
+    let shared = first.block_on(pairs::connect(&server));
+    current_thread_runtime().block_on(measure(&server, &shared));
 }
 
-async fn measure(server: &RedisServer) {
+async fn measure(server: &RedisServer, shared: &LockManager) {
     let rounds = if is_short() { SHORT_ROUNDS } else { ROUNDS };
     let mut raw = RawPair::connect(&server.url()).await;
     let locks = pairs::connect(server).await;
@@ -58,6 +63,8 @@ async fn measure(server: &RedisServer) {
     let waiting = async || guard_block(&locks, WAIT).await;
     let attribute = async || block(async || pairs::attribute(&locks, KEY).await).await;
     let pair = alternate(rounds, &mut raw_block, once).await;
+    let once_shared = async || guard_block(shared, Duration::ZERO).await;
+    let shared_pair = alternate(rounds, &mut raw_block, once_shared).await;
     let waiting_pair = alternate(rounds, &mut raw_block, waiting).await;
     let attribute = alternate(rounds, waiting, attribute).await;
     let read = async || {
@@ -77,6 +84,7 @@ async fn measure(server: &RedisServer) {
     ] {
         report_at_most(&format!("overhead.{figure}"), ratio, "x", target);
     }
+    report("overhead.shared_pair_ratio", shared_pair.ratio(), "x");
     report("overhead.raw_pair", pair.base(), "us");
     report("overhead.guard_pair", pair.compared(), "us");
     report("overhead.attribute_pair", attribute.compared(), "us");

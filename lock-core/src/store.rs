@@ -98,6 +98,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// when time runs out, or at once when waiting cannot help.
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>>;
 
+    /// Tells the runtime of the background worker, before anything runs in it.
+    fn driven_by(&self, _worker: &Handle) {}
+
     /// Receives messages, and follows the servers, for as long as the future is polled.
     fn listen(&self) -> Boxed<'_, ()> {
         Box::pin(std::future::pending())

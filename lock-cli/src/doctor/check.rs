@@ -98,7 +98,7 @@ fn usual_meaning(id: &str) -> &'static str {
         "persistence" => "a lock that a restart forgets goes to another holder",
         "replicas" => "a failover forgets the locks that the new primary has not received",
         "clock" => "the times in the output are those of the server",
-        "clients" => "each manager needs one connection for each runtime, and two more",
+        "clients" => "each manager needs two connections",
         "no_expiry" => "a lock without an expiry would stay for ever",
         "foreign" => "no other data blocks the names",
         "queue_orphans" => "no free lock has waiters that do not take it",

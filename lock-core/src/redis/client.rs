@@ -98,7 +98,7 @@ impl RedisClient {
             reporter: Arc::clone(reporter),
             command_timeout: config.timeout(),
             codecs: codecs(settings, is_cluster, config.deadlines.clone()),
-            transactions: Pool::new(transactions),
+            transactions: Pool::for_each_runtime(transactions),
             in_turn: tokio::sync::Mutex::default(),
             pauses: ReleasePauses::default(),
             is_refusal_of_messages_known: AtomicBool::new(false),

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::error::LockError;
@@ -223,6 +224,10 @@ impl Store for ClusterStore {
 
     fn wait_connected(&self, until: Moment) -> Boxed<'_, Result<(), LockError>> {
         Box::pin(self.wait_for_any(until))
+    }
+
+    fn driven_by(&self, worker: &Handle) {
+        self.nodes.driven_by(worker);
     }
 
     fn listen(&self) -> Boxed<'_, ()> {

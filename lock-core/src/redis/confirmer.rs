@@ -44,7 +44,7 @@ impl Confirmer {
     pub(super) fn new(client: Arc<RedisClient>, connector: Connector, confirm: Confirm) -> Self {
         Self {
             client,
-            pool: Pool::new(connector),
+            pool: Pool::for_each_runtime(connector),
             confirm,
             waiting: Mutex::default(),
             process: Process::current(),

@@ -51,6 +51,8 @@ pub(super) struct Connection {
     /// Serializes commands that belong together, such as a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
     is_asking: bool,
+    /// How often it was used for locks or waiters.
+    uses: AtomicU64,
     /// It speaks RESP3, in which a server can send messages.
     pub(super) has_pushes: bool,
     /// When to log in with new credentials.
@@ -87,6 +89,7 @@ impl Connection {
             abilities: greeting.abilities,
             turn: tokio::sync::Mutex::default(),
             is_asking,
+            uses: AtomicU64::new(0),
             has_pushes,
             renew_login_at: Mutex::new(renew_login_at),
         }
@@ -128,10 +131,15 @@ impl Connection {
         self.transport.abort();
     }
 
-    /// Returns how many calls the connection has carried.
+    /// Records that a lock or a waiter needs the connection. Questions about the cluster don't count.
+    pub(super) fn uses(&self) {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how often the connection was used.
     #[cfg(feature = "cluster")]
-    pub(super) fn calls(&self) -> u64 {
-        self.transport.calls()
+    pub(super) fn times_used(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
     }
 
     /// Gives all messages of the server to this receiver.
@@ -156,7 +164,7 @@ impl Connection {
             largest: OPERATOR_REPLY,
         };
         let write = |out: &mut Vec<u8>| write(&mut CommandBuf::new(out).asking(self.is_asking));
-        self.exchange(write, expected, limit).await
+        self.exchange_unused(write, expected, limit).await
     }
 
     /// Returns whether `ASKING` stands in front of each command.
@@ -164,9 +172,20 @@ impl Connection {
         self.is_asking
     }
 
+    /// As [`exchange_unused`](Self::exchange_unused), for the commands of locks: it records the use.
+    pub(super) fn exchange(
+        &self,
+        write: impl FnMut(&mut Vec<u8>) + Unpin,
+        expected: Expected,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Vec<u8>, LockError>> {
+        self.uses();
+        self.exchange_unused(write, expected, limit)
+    }
+
     /// Sends the commands that `write` encodes, with `ASKING` in front of each if
     /// [`is_asking`](Self::is_asking). Returns the replies to the commands.
-    pub(super) async fn exchange(
+    async fn exchange_unused(
         &self,
         write: impl FnMut(&mut Vec<u8>) + Unpin,
         expected: Expected,

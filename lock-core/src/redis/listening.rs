@@ -83,8 +83,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// Receives the notifications of one server for as long as it is polled, even after a panic.
 pub(super) async fn listen(client: Arc<RedisClient>) {
-    client.pool.connector.config.worker_runs();
-    // An earlier call was dropped with its connection. At the first call, a waiter may be faster than this task.
+    // An earlier call was dropped. At the first call, a waiter may be faster than this task.
     if client.channels.begin_listening() {
         all_down(&client);
     }
@@ -206,6 +205,7 @@ fn subscribe(client: &RedisClient, connection: &Connection) {
 async fn beat(connection: &Connection, limit: Duration) -> Result<Infallible, LockError> {
     loop {
         tokio::time::sleep(HEARTBEAT).await;
+        connection.uses();
         let asked = connection
             .ask(|out| drop(out.command("PING")), 1, limit)
             .await;

@@ -226,7 +226,7 @@ impl NamedServer {
         // At once: connections are compared with both.
         self.reporter.waking(|| {
             self.changed
-                .send_modify(|current| *current = node.generation);
+                .send_modify(|current| *current = node.generation.max(*current));
         });
         self.reporter.emit(&LockEvent::PrimaryChanged {
             server: &node.server,

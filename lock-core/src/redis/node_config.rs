@@ -70,7 +70,7 @@ pub(super) struct NodeConfig {
     pub(super) deadlines: SharedDeadlines,
     pub(super) notifications: Arc<dyn NotificationSink>,
     pub(super) reporter: Arc<Reporter>,
-    /// The runtime of the background worker, once it has begun to listen.
+    /// The runtime of the background worker, which begins after the first connections.
     pub(super) worker: OnceLock<Handle>,
 }
 
@@ -114,9 +114,9 @@ impl NodeConfig {
         }))
     }
 
-    /// Records that the background worker runs, and that its runtime is the current one.
-    pub(super) fn worker_runs(&self) {
-        self.worker.get_or_init(Handle::current);
+    /// Records the runtime of the background worker.
+    pub(super) fn driven_by(&self, worker: &Handle) {
+        self.worker.get_or_init(|| worker.clone());
     }
 
     /// Returns how long a command may take.

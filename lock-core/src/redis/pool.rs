@@ -7,6 +7,9 @@
 //! section takes 1.72 times as long as the raw commands there instead of 1.47 times (bench `overhead`). When the first
 //! runtime ends, its connection ends, and the next runtime that needs one takes its place.
 //!
+//! Transactions and confirmations have connections of their own, one for each runtime: a caller holds such a connection for
+//! several commands, and one that is never polled again must not hold up the renewals of the worker.
+//!
 //! A separate task connects, one at a time for each connection. A caller may stop waiting for it; the
 //! task continues for the next caller. All waiting callers share its outcome. After a failure, and
 //! after a connection that broke at once, the task tries again as long as a caller waits. The
@@ -36,6 +39,8 @@ const STEADY: Duration = Duration::from_secs(1);
 /// The connections of one client.
 pub(super) struct Pool {
     pub(super) connector: Arc<Connector>,
+    /// Runtimes but the first use the worker's connection.
+    is_shared: bool,
     /// What each runtime uses: a connection of its own, or the background worker's.
     runtimes: Arc<Mutex<HashMap<Id, Arc<RuntimeConnection>>>>,
     /// The latest attempt to connect failed, in any runtime.
@@ -84,34 +89,44 @@ struct DialState {
     idle: Idle,
 }
 
-/// How many searches in a row have found no new call on a connection.
+/// How many searches in a row have found no new use of a connection.
 #[cfg(feature = "cluster")]
 #[derive(Default)]
 struct Idle {
-    calls: u64,
+    uses: u64,
     searches: u32,
 }
 
-/// A connection without a call for this many searches is closed.
+/// A connection without a use for this many searches is closed.
 #[cfg(feature = "cluster")]
 const IDLE_SEARCHES: u32 = 5;
 
 #[cfg(feature = "cluster")]
 impl Idle {
-    /// Records how many calls a connection has had. Returns whether it was idle for long.
-    fn found(&mut self, calls: u64) -> bool {
-        if self.calls == calls {
+    /// Records how often a connection was used. Returns whether it was idle for long.
+    fn found(&mut self, uses: u64) -> bool {
+        if self.uses == uses {
             self.searches += 1;
         } else {
-            *self = Self { calls, searches: 0 };
+            *self = Self { uses, searches: 0 };
         }
         self.searches >= IDLE_SEARCHES
     }
 }
 
 impl Pool {
+    /// Two connections for all runtimes.
     pub(super) fn new(connector: Connector) -> Self {
         Self {
+            is_shared: true,
+            ..Self::for_each_runtime(connector)
+        }
+    }
+
+    /// A connection for each runtime.
+    pub(super) fn for_each_runtime(connector: Connector) -> Self {
+        Self {
+            is_shared: false,
             connector: Arc::new(connector),
             runtimes: Arc::default(),
             is_down: Arc::default(),
@@ -148,7 +163,12 @@ impl Pool {
                 self.dial(&runtime);
                 // While a runtime shuts down, `spawn` drops the task before it returns.
                 if matches!(runtime.state.lock().dial, Dial::Stopped) {
-                    return Err(LockError::NoRuntime);
+                    let is_own = Handle::current().id() == runtime.driver.id();
+                    return Err(if is_own {
+                        LockError::NoRuntime
+                    } else {
+                        self.connector.no_answer()
+                    });
                 }
                 outcome_known.await;
             }
@@ -226,17 +246,17 @@ impl Pool {
         }
     }
 
-    /// Closes the connections that had no call between this search and the fifth one before it. The next caller opens
+    /// Closes the connections that had no use between this search and the fifth one before it. The next caller opens
     /// another one.
     #[cfg(feature = "cluster")]
     pub(super) fn close_idle(&self) {
         for runtime in self.connections() {
-            let Some(calls) = runtime.current().map(|connection| connection.calls()) else {
+            let Some(uses) = runtime.current().map(|connection| connection.times_used()) else {
                 continue;
             };
             let closed = {
                 let mut state = runtime.state.lock();
-                let is_idle = matches!(state.dial, Dial::Up(..)) && state.idle.found(calls);
+                let is_idle = matches!(state.dial, Dial::Up(..)) && state.idle.found(uses);
                 is_idle.then(|| {
                     state.was_up = false;
                     state.idle = Idle::default();
@@ -331,7 +351,10 @@ impl Pool {
             return Ok(known);
         }
         let worker = self.connector.config.worker.get();
-        if let Some(worker) = worker.filter(|worker| worker.id() != caller.id()) {
+        if let Some(worker) = worker
+            && self.is_shared
+            && worker.id() != caller.id()
+        {
             // Before the decision, which is made under the same lock as the entry of the caller.
             let shared = self.join(worker, None);
             return Ok(shared.and_then(|shared| self.join(&caller, Some(shared))));

@@ -485,6 +485,12 @@ impl Store for QuorumStore {
         })
     }
 
+    fn driven_by(&self, worker: &Handle) {
+        for server in self.servers.all() {
+            server.store.driven_by(worker);
+        }
+    }
+
     fn listen(&self) -> Boxed<'_, ()> {
         let mut listening = JoinSet::new();
         for server in self.servers.all() {

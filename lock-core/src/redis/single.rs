@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::client::RedisClient;
@@ -253,6 +254,10 @@ impl Store for RedisStore {
             let connected = self.client.pool.for_current_runtime(deadline).await;
             connected.map(drop)
         })
+    }
+
+    fn driven_by(&self, worker: &Handle) {
+        self.client.pool.connector.config.driven_by(worker);
     }
 
     fn listen(&self) -> Boxed<'_, ()> {

@@ -3,7 +3,8 @@
 //! Callers write their commands into one buffer. A caller that finds the connection idle sends its
 //! command itself. In a burst, the others only append, and the driver sends all their commands with one
 //! write. The driver is a task of the runtime that opened the connection. It reads, cuts the bytes into
-//! replies, and wakes the callers, which read their replies from the bytes.
+//! replies, and wakes the callers, which read their replies from the bytes. Messages and the confirmations of subscriptions
+//! go to a receiver (`pushes`). A flood of them ends the connection, because replies wait behind it.
 //!
 //! The multiplexed connection of the `redis` crate does the same for any command. This transport serves
 //! the commands of a lock at less than half of its cost: see `docs/performance.md`.
@@ -57,8 +58,6 @@ struct State {
     awaited: VecDeque<Awaited>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// How many callers there were.
-    calls: u64,
     /// Gets what is no reply to a caller.
     receiver: Option<Arc<dyn Receiver>>,
     /// Wakes the driver.
@@ -127,12 +126,6 @@ impl Transport {
             shared: &self.shared,
             state: ExchangeState::Unsent { write, expected },
         }
-    }
-
-    /// Returns how many calls there were.
-    #[cfg(feature = "cluster")]
-    pub(super) fn calls(&self) -> u64 {
-        self.shared.state.lock().calls
     }
 
     /// Gives everything to this receiver that is no reply to a caller, until another one takes its place. After the end
@@ -220,7 +213,6 @@ impl State {
             awaited: VecDeque::new(),
             slots: Vec::new(),
             free: Vec::new(),
-            calls: 0,
             receiver: None,
             driver: None,
             is_given_up: false,
@@ -253,7 +245,6 @@ impl State {
             self.slots.len() - 1
         };
         self.awaited.push_back(Awaited::Caller(at));
-        self.calls += 1;
         at
     }
 

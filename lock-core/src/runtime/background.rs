@@ -1,7 +1,7 @@
 //! The background worker: one thread for each manager. It renews leases, sends the releases and
 //! cancels of dropped guards and futures, and receives notifications.
 //!
-//! The thread has its own runtime, and so its own connections. A blocked executor cannot stop
+//! The thread has its own runtime, which drives connections of its own. Other runtimes may use them. A blocked executor cannot stop
 //! renewals, and a guard that is dropped while its runtime shuts down is still released. The thread
 //! lives until the last handle is dropped and all its work is done.
 //!
@@ -146,6 +146,7 @@ impl BackgroundWorker {
             .enable_all()
             .build()
             .map_err(failed)?;
+        store.driven_by(runtime.handle());
         let context = Arc::new(WorkerContext {
             store,
             notifications,

@@ -86,7 +86,7 @@ async fn server_with_a_known_authority_is_accepted() {
     assert_locks_work(&LockManager::connect(&url).await.unwrap()).await;
 }
 
-/// A handover needs the subscription, which is a connection of its own.
+/// A handover needs the subscription.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_is_notified_over_tls() {
     let secured = Secured::start(false);

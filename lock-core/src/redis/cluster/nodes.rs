@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -321,6 +322,11 @@ impl ClusterNodes {
     /// Returns the nodes of the URL.
     pub(super) fn seeds(&self) -> Vec<Arc<ClusterNode>> {
         self.seeds.iter().map(|seed| self.node(seed)).collect()
+    }
+
+    /// Records the runtime of the background worker, for all nodes.
+    pub(super) fn driven_by(&self, worker: &Handle) {
+        self.config.driven_by(worker);
     }
 
     /// Returns whether any runtime has a connection to a node that owns slots.

@@ -450,9 +450,7 @@ async fn read_epoch(node: &ClusterNode, limit: Duration) -> Result<(), LockError
         lead_us: node.server.client.pool.connector.config.lead_us(epoch),
         server_us,
     };
-    for of in [&node.server, &node.asking] {
-        of.client.pool.connector.node().epoch_told(&reply);
-    }
+    server.epoch_told(&reply);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -35,13 +36,13 @@ pub struct Connection {
 struct Heard {
     pushes: Mutex<VecDeque<Pushed>>,
     changed: Notify,
+    has_ended: AtomicBool,
 }
 
 enum Pushed {
     Message,
     Subscribed(Arc<str>),
     Refused(Arc<str>, AskError),
-    End,
 }
 
 /// More than a subscription and its message is not waited for.
@@ -61,10 +62,11 @@ impl Heard {
     /// Waits for the next of them.
     async fn next(&self) -> io::Result<Pushed> {
         loop {
+            let has_ended = self.has_ended.load(Ordering::Acquire);
             let next = self.pushes.lock().pop_front();
             match next {
-                Some(Pushed::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(pushed) => return Ok(pushed),
+                None if has_ended => return Err(io::ErrorKind::UnexpectedEof.into()),
                 None => self.changed.notified().await,
             }
         }
@@ -86,7 +88,8 @@ impl Receiver for Heard {
     fn caught_up(&self) {}
 
     fn ended(&self, _is_flooded: bool) {
-        self.add(Pushed::End);
+        self.has_ended.store(true, Ordering::Release);
+        self.changed.notify_one();
     }
 }
 

@@ -47,6 +47,7 @@ async fn connection(pool: &Pool) -> Arc<Connection> {
 
 async fn ping(pool: &Pool) -> Origin {
     let connection = connection(pool).await;
+    connection.uses();
     let ping = |out: &mut lock_protocol::resp::CommandBuf<'_>| drop(out.command("PING"));
     connection.ask(ping, 1, SOON).await.unwrap();
     connection.origin
@@ -77,7 +78,9 @@ async fn runtimes_but_the_first_share_the_connection_of_the_worker() {
     let worker = { worker }.worker_threads(1).enable_all().build().unwrap();
     {
         let _entered = worker.enter();
-        pool.connector.config.worker_runs();
+        pool.connector
+            .config
+            .driven_by(&tokio::runtime::Handle::current());
     }
     let mut calling = Vec::new();
     for _ in 0..8 {
@@ -100,11 +103,28 @@ async fn runtimes_but_the_first_share_the_connection_of_the_worker() {
 async fn next_runtime_takes_the_place_of_the_first_one() {
     let server = RedisServer::start();
     let pool = pool_of(&server);
-    pool.connector.config.worker_runs();
+    pool.connector
+        .config
+        .driven_by(&tokio::runtime::Handle::current());
     let first = joined(in_another_runtime(&pool)).await;
     let second = joined(in_another_runtime(&pool)).await;
     assert_ne!(first, second);
     assert!(pool.runtimes.lock().len() <= 1, "both runtimes have ended");
+}
+
+/// A runtime that is never polled again may own such a connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runtimes_share_no_connection_for_transactions() {
+    let server = RedisServer::start();
+    let shared = pool_of(&server);
+    shared.connector.config.driven_by(&Handle::current());
+    let mut pool = Arc::into_inner(shared).unwrap();
+    pool.is_shared = false;
+    let pool = Arc::new(pool);
+    let worker = ping(&pool).await;
+    let (first, second) = (in_another_runtime(&pool), in_another_runtime(&pool));
+    let (first, second) = (joined(first).await, joined(second).await);
+    assert!(first != worker && second != worker && first != second);
 }
 
 #[cfg(feature = "cluster")]

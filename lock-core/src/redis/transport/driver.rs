@@ -1,4 +1,4 @@
-//! The task that sends what callers appended, reads, and wakes the callers.
+//! The task that sends what callers appended, reads, wakes the callers, and hands messages to the receiver.
 
 use std::future::Future;
 use std::io;
@@ -43,7 +43,10 @@ pub(super) struct Driver {
     turn: (usize, usize),
     /// `None` before the first message.
     window: Option<Window>,
+    /// Messages took too much time, or one was too large.
     is_flooded: bool,
+    /// The receiver has got something since it caught up.
+    is_behind: bool,
 }
 
 /// What the messages cost that arrived since a moment.
@@ -76,6 +79,7 @@ impl Driver {
             turn: (0, 0),
             window: None,
             is_flooded: false,
+            is_behind: false,
         }
     }
 
@@ -203,12 +207,11 @@ impl Driver {
                 &mut self.ready,
                 &mut self.pushed,
             );
-            let receiver = match self.pushed.as_slice() {
-                [] => None,
-                _ => state.receiver.clone(),
-            };
+            let has_news = self.is_behind || !self.pushed.is_empty();
+            let receiver = has_news.then(|| state.receiver.clone()).flatten();
             (delivery, result, !state.awaited.is_empty(), receiver)
         };
+        self.is_flooded |= delivery.is_broken_by_push;
         if delivery.has_replied {
             self.shared.link.heard(others_wait);
         }
@@ -237,6 +240,8 @@ impl Driver {
         window.bytes += of_messages;
         let bytes = &self.buffer;
         let pushed = self.pushed.drain(..);
+        let has_caught_up = delivered == self.filled;
+        self.is_behind = !has_caught_up;
         let receiving = || {
             for pushed in pushed {
                 let frame = &bytes[pushed.frame.clone()];
@@ -244,7 +249,7 @@ impl Driver {
                     receiver.receive(push);
                 }
             }
-            if delivered == self.filled {
+            if has_caught_up {
                 receiver.caught_up();
             }
         };
@@ -279,6 +284,8 @@ struct Delivery {
     bytes: usize,
     /// One of the frames was a reply. A server that only pushes may have ceased to reply.
     has_replied: bool,
+    /// A push was too large, or unreadable.
+    is_broken_by_push: bool,
 }
 
 /// Gives the complete replies in `bytes` to their callers, and collects the wakers of those that have all, and what is for
@@ -308,7 +315,10 @@ fn deliver(
         let len = match scan.scan(rest, largest) {
             Ok(Some(len)) => len,
             Ok(None) => break,
-            Err(malformed) => return (delivery, Err(invalid(malformed))),
+            Err(malformed) => {
+                delivery.is_broken_by_push = is_push;
+                return (delivery, Err(invalid(malformed)));
+            }
         };
         let frame = delivery.bytes..delivery.bytes + len;
         delivery.bytes += len;

@@ -17,10 +17,10 @@
 //! | the same, without one | the server ended it: the channel's slot has moved | [`Push::Ended`] |
 //! | any other `>` | nothing of ours | nothing |
 //! | an error | answers the oldest entry of all, and no other | [`Push::Refused`], if that is a subscription |
-//! | any other reply | answers the oldest *caller*: a subscription never has such a reply | nothing |
+//! | any other reply | answers the oldest entry, which has to be a caller: a subscription never has such a reply | nothing |
 //!
-//! A server answers in the order of the commands, so an error belongs to the oldest entry. Confirmations name their
-//! channel, so they don't depend on the order.
+//! A server answers in the order of the commands. Confirmations name their channel, so they don't depend on it. An ordinary
+//! reply while a subscription is the oldest entry ends the connection, because nobody can tell whose it is.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,11 +68,11 @@ pub(in crate::redis) enum Push<'a> {
 pub(in crate::redis) trait Receiver: Send + Sync {
     fn receive(&self, push: Push<'_>);
 
-    /// Called when nothing that has arrived is left.
+    /// Called after it has received something, when nothing that has arrived is left.
     fn caught_up(&self);
 
     /// Called when the connection has ended, or has another receiver. `is_flooded` says that the server sent more messages
-    /// than could be read.
+    /// than could be read, or too large a one.
     fn ended(&self, is_flooded: bool);
 }
 
@@ -155,22 +155,12 @@ impl State {
         }
     }
 
-    /// Returns which entry the next ordinary reply answers, which begins with this byte.
-    fn answered(&self, first: u8) -> Option<usize> {
-        if matches!(first, b'-' | b'!') {
-            return (!self.awaited.is_empty()).then_some(0);
-        }
-        let is_caller = |entry: &Awaited| matches!(entry, Awaited::Caller(_));
-        self.awaited.iter().position(is_caller)
-    }
-
-    /// Returns the most bytes of the next ordinary reply, which begins with this byte; `None` if nobody waits for one.
+    /// Returns the most bytes of the next ordinary reply, which begins with this byte; `None` if nothing waits for it.
     pub(super) fn largest_reply(&self, first: u8) -> Option<usize> {
-        let at = self.answered(first)?;
-        Some(match self.awaited[at] {
-            Awaited::Caller(slot) => self.slots[slot].largest,
-            _ => LOCK_REPLY,
-        })
+        match self.awaited.front()? {
+            Awaited::Caller(slot) => Some(self.slots[*slot].largest),
+            _ => matches!(first, b'-' | b'!').then_some(LOCK_REPLY),
+        }
     }
 
     /// Gives an ordinary reply to what it answers. Returns the frame if that is for the receiver.
@@ -180,14 +170,13 @@ impl State {
         frame: Range<usize>,
         ready: &mut Vec<Waker>,
     ) -> Option<Pushed> {
-        let at = self.answered(*reply.first()?)?;
-        if let Awaited::Caller(slot) = self.awaited[at] {
-            if self.deliver(slot, reply, ready) {
-                self.awaited.remove(at);
+        if let Some(Awaited::Caller(slot)) = self.awaited.front() {
+            if self.deliver(*slot, reply, ready) {
+                self.awaited.pop_front();
             }
             return None;
         }
-        match self.awaited.remove(at)? {
+        match self.awaited.pop_front()? {
             Awaited::Subscribe(how, channel) => Some(Pushed {
                 event: Event::Refused(how, channel),
                 frame,

@@ -149,7 +149,7 @@ async fn f50_wait_that_ends_during_a_poll_times_out_as_contended() {
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
         assert_eq!(
             error.holder().expect("the error names the holder").label(),
-            "another"
+            "a client of another library"
         );
     }
     proxy.forward();

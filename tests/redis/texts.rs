@@ -41,15 +41,17 @@ async fn values_of_other_clients_are_escaped() {
     let locks = connect(&server).await;
     let id = "6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10";
     let evil = "web\r\n2026 ERROR fake\u{1b}[31m\u{202e}\u{2028}end";
-    for value in [
-        format!("lk1:{id} 1 2 {evil}"),
-        format!("lk1:{id} {evil}"),
-        format!("{id} {evil}"),
-        evil.to_owned(),
+    // What can't be read may be a secret.
+    let (label, foreign) = ("2026 ERROR fake", "a client of another library");
+    for (value, shown) in [
+        (format!("lk1:{id} 1 2 {evil}"), label),
+        (format!("lk1:{id} {evil}"), foreign),
+        (format!("{id} {evil}"), label),
+        (evil.to_owned(), foreign),
     ] {
         server.cli(&["SET", KEY, &value, "PX", "60000"]);
         let error = locks.lock(NAME).acquire().await.unwrap_err();
-        assert!(text(&error).contains("2026 ERROR fake"), "{error}");
+        assert!(text(&error).contains(shown), "{error}");
         assert_escaped(&text(&error));
         let error = locks.lock(NAME).wait(ms(60)).acquire().await.unwrap_err();
         assert_escaped(&text(&error));

@@ -12,7 +12,7 @@
 //! - `poll`: a waiter at the end of the queue polls. A head-of-queue notification makes it poll now.
 //!   One waiter or ten poll alone after a pause, with cold caches; a hundred poll at once.
 //! - `handover`: the holder releases, the next waiter runs, and the releaser waits again.
-//! - `resubscribe`: the connection for notifications breaks, and is restored at once. Then every waiter
+//! - `resubscribe`: the connection that receives notifications breaks, and is restored at once. Then every waiter
 //!   polls twice: it may have missed a notification, and its entry says how it learns of a grant.
 //!
 //! With this many waiters of one key, each in its own manager: `handover_managers`.

@@ -427,7 +427,7 @@ impl LockManagerBuilder {
     ///   server does not reply within the command timeout or refuses the connection.
     /// - [`LockError::Backend`] when the server is a replica or something else than the URL says, or when its clock
     ///   differs too much for the dialect.
-    /// - [`LockError::Backend`] when the server is older than Redis 6.2, also if it hides its version. Redis 6.2, and
+    /// - [`LockError::Backend`] when the server is older than Redis 6.2, even if it hides its version. Redis 6.2, and
     ///   compatible services that name that version, run the scripts in [another form](crate::guide::redis), with a
     ///   warning in the log.
     /// - [`LockError::NoQuorum`] when a majority of the servers of `redis+quorum://` does not reply in time.

@@ -225,7 +225,7 @@ pub enum PollingReason {
     SubscriptionDenied,
     /// The server refuses the subscription for another reason, for example because it has no such command.
     SubscriptionRefused,
-    /// The connection for notifications is broken or can't be made. The manager tries again.
+    /// The connection that receives notifications is broken or can't be made. The manager tries again.
     Disconnected,
 }
 
@@ -249,7 +249,7 @@ impl fmt::Display for PollingReason {
                 "the server refuses the subscription; the event `lock.notifications_off` has its reply"
             }
             Self::Disconnected => {
-                "the connection for notifications is broken; the event `lock.notifications_off` or \
+                "the connection that receives notifications is broken; the event `lock.notifications_off` or \
                  `lock.disconnected` has the error"
             }
         })

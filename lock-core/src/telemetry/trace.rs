@@ -405,7 +405,7 @@ fn write_about_server(event: &LockEvent<'_>) {
             {
                 server.address = server.host(),
                 server.port = server.port(),
-                connection = "pubsub",
+                connection = "worker",
                 error,
             },
             "cannot receive notifications; waiters poll"

@@ -8,7 +8,8 @@
 //!
 //! An episode has a few processes with several tasks each, which share a few locks. Each process has
 //! a clock of its own, which is up to 1 % fast or slow, and three connections: for its callers, for
-//! its background worker, and for its subscription. The faults are those of the fault suite, with
+//! its background worker, and for its subscription. The library has one for the last two; apart, they
+//! allow more orders. The faults are those of the fault suite, with
 //! these differences:
 //!
 //! - `scripts-flushed` and `subscriber-panics` are missing: the state machines know no scripts, no

@@ -8,14 +8,14 @@ use super::{Affected, Context, each};
 use crate::environment::{LASTING, Names};
 use crate::history::SLOTS;
 
-/// The beginnings of replies without an end, and what follows: a line, an array of numbers, and a string.
+/// The beginnings of endless replies, and what follows: a line, an array of numbers, and a string.
 pub(crate) const ENDLESS: [(&str, &str); 3] = [
     ("+", "without an end"),
     ("*20000\r\n", ":1\r\n"),
     ("$8589934592\r\n", "x"),
 ];
 
-/// Half of the processes get replies without an end. The other half can acquire the locks that these lose.
+/// Half of the processes get endless replies. The other half can acquire the locks that these lose.
 pub(super) fn replies_endless(context: &mut Context<'_>) -> Affected {
     let slots = context.random.some(SLOTS as usize, 2);
     while context.goes_on() {

@@ -78,7 +78,7 @@ pub(super) fn cut(context: &mut FaultContext<'_>, counts: [usize; 2]) {
     }
 }
 
-/// Half of the processes get replies without an end from all Sentinels.
+/// Half of the processes get endless replies from all Sentinels.
 pub(super) fn sentinels_endless(context: &mut FaultContext<'_>) {
     let proxies = &context.sentinel().proxies;
     while context.goes_on() {
@@ -108,7 +108,7 @@ pub(super) fn sentinels_dripping(context: &mut FaultContext<'_>) {
     }
 }
 
-/// Two servers of a quorum answer each half of the processes without an end.
+/// Two servers of a quorum send endless replies to half of the processes each.
 pub(super) fn replies_endless(context: &mut FaultContext<'_>) {
     at_two_servers(context, |context, proxy| {
         let (begin, part) = *context.random.pick(&ENDLESS);

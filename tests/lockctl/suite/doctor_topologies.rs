@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use test_support::fixtures::SOON;
 use test_support::sentinel::SERVICE;
 use test_support::tls::shown;
-use test_support::{Authority, FrozenClock, RedisCluster, RedisServer, Reply, SentinelService};
+use test_support::{
+    Authority, FrozenClock, RedisCluster, RedisServer, Reply, SentinelService, eventually,
+};
 
 use crate::program::{Lockctl, Outcome};
 
@@ -297,6 +300,12 @@ fn announced_addresses_are_reached_as_a_service_reaches_them() {
         options
             .args(["--cluster-announce-hostname", &format!("node-{at}.invalid")])
             .args(["--cluster-preferred-endpoint-type", "hostname"])
+    });
+    // A replica counts as a primary without slots until the first node has heard what it is.
+    eventually(SOON, || {
+        let known = cluster.nodes()[0].cli(&["CLUSTER", "NODES"]);
+        let primaries = known.text().lines().filter(|line| line.contains("master"));
+        primaries.count() == 3
     });
     let url = format!("redis+cluster://{}", cluster.nodes()[0].address());
     let ports = cluster.nodes().iter().map(RedisServer::port).enumerate();

@@ -15,7 +15,7 @@ use crate::telemetry::PanicSource;
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::resp::{FrameScan, LOCK_REPLY};
 
-/// How many bytes and frames of a receiver are handled before the other tasks of the thread have their turn. It keeps
+/// How many bytes and how many frames that are no replies are handled before the other tasks of the thread have their turn. It keeps
 /// locks alive in a flood of messages: their renewals run on the same thread.
 pub(super) const TURN_BYTES: usize = 64 * 1024;
 const TURN_FRAMES: usize = 100;
@@ -39,7 +39,7 @@ pub(super) struct Driver {
     ready: Vec<Waker>,
     /// What the receiver gets.
     pushed: Vec<Pushed>,
-    /// The bytes and frames that the receiver got since other tasks could run.
+    /// The bytes and frames of messages since other tasks could run.
     turn: (usize, usize),
     /// `None` before the first message.
     window: Option<Window>,
@@ -212,6 +212,14 @@ impl Driver {
             (delivery, result, !state.awaited.is_empty(), receiver)
         };
         self.is_flooded |= delivery.is_broken_by_push;
+        if delivery.pushes > 0 {
+            self.turn.0 += delivery.push_bytes;
+            self.turn.1 += delivery.pushes;
+            let window = self
+                .window
+                .get_or_insert_with(|| Window::at(Clock::System.now()));
+            window.bytes += delivery.push_bytes;
+        }
         if delivery.has_replied {
             self.shared.link.heard(others_wait);
         }
@@ -232,12 +240,6 @@ impl Driver {
 
     /// Gives the receiver what it gets of these bytes.
     fn hand_over(&mut self, receiver: &dyn Receiver, delivered: usize) -> io::Result<()> {
-        let of_messages: usize = self.pushed.iter().map(|pushed| pushed.frame.len()).sum();
-        self.turn = (self.turn.0 + of_messages, self.turn.1 + self.pushed.len());
-        let window = self
-            .window
-            .get_or_insert_with(|| Window::at(Clock::System.now()));
-        window.bytes += of_messages;
         let bytes = &self.buffer;
         let pushed = self.pushed.drain(..);
         let has_caught_up = delivered == self.filled;
@@ -284,6 +286,9 @@ struct Delivery {
     bytes: usize,
     /// One of the frames was a reply. A server that only pushes may have ceased to reply.
     has_replied: bool,
+    /// How many pushes there were, for the receiver or not, and their bytes.
+    pushes: usize,
+    push_bytes: usize,
     /// A push was too large, or unreadable.
     is_broken_by_push: bool,
 }
@@ -323,6 +328,8 @@ fn deliver(
         let frame = delivery.bytes..delivery.bytes + len;
         delivery.bytes += len;
         if is_push {
+            delivery.pushes += 1;
+            delivery.push_bytes += len;
             pushed.extend(state.pushed(&rest[..len], frame));
         } else {
             delivery.has_replied = true;

@@ -298,6 +298,27 @@ async fn large_backlog_of_messages_is_read_at_once() {
     assert_eq!(calling.await.unwrap().unwrap(), "+OK\r\n");
 }
 
+/// They cost as much as those that somebody waits for.
+#[tokio::test]
+async fn other_tasks_run_in_a_flood_of_messages_for_nobody() {
+    let (_transport, mut server, kept) = listening();
+    let text = "x".repeat(10_000);
+    let unknown = frame("invalidate", "a", &text).repeat(15);
+    reply(&mut server, &[unknown, message("a", "last")].concat()).await;
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(kept.next(1).await[0], "a=last");
+    other.abort();
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns >= 15 * text.len() / TURN_BYTES, "{turns}");
+}
+
 #[tokio::test]
 async fn receiver_learns_of_the_end_once() {
     let (transport, server, kept) = listening();

@@ -56,15 +56,30 @@ impl Address {
             tls: true,
             kind: Kind::Server,
         };
-        let (secured, plain) = (address.url(), address.plain().url());
-        let (secured, plain) = tokio::join!(open(&secured, global), open(&plain, global));
-        let mut connection = match (secured?, plain?) {
-            (Ok(connection), _) => connection,
-            (_, Ok(connection)) => {
-                address = address.plain();
-                connection
+        let plain = address.plain();
+        // Whether the server speaks TLS is not known yet, so the plain way goes without the password.
+        let probe = Self {
+            login: String::new(),
+            ..address.plain()
+        };
+        let (secured, probed) = (address.url(), probe.url());
+        let (secured, probed) = tokio::join!(open(&secured, global), open(&probed, global));
+        let (secured, mut probed) = (secured?, probed?);
+        let mut connection = match secured {
+            Ok(connection) => connection,
+            Err(secured) => {
+                let speaks_plain = probed.as_ref().err().is_none_or(wants_login);
+                if speaks_plain && !plain.login.is_empty() {
+                    probed = open(&plain.url(), global).await?;
+                }
+                match probed {
+                    Ok(connection) => {
+                        address = plain;
+                        connection
+                    }
+                    Err(plain) => return Err(address.failure(global, &secured, &plain)),
+                }
             }
-            (Err(secured), Err(plain)) => return Err(address.failure(global, &secured, &plain)),
         };
         address.kind = address.kind_of(&mut connection).await?;
         Ok(address)

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use test_support::sentinel::SERVICE;
 use test_support::tls::shown;
-use test_support::{Authority, RedisCluster, RedisServer, SentinelService, lone_node};
+use test_support::{Authority, Proxy, RedisCluster, RedisServer, SentinelService, lone_node};
 
 use crate::program::{Lockctl, Outcome};
 
@@ -114,6 +114,27 @@ fn server_that_wants_a_password_names_the_url_with_one() {
     // As for a URL in the arguments.
     let warning = "lockctl: warning: the password is visible in the process list";
     assert!(outcome.stderr.starts_with(warning), "{outcome:?}");
+}
+
+/// The plain way is tried at the same time, so its bytes reach whoever reads the network.
+#[test]
+fn password_for_a_server_with_tls_is_never_sent_in_plain_text() {
+    let authority = Authority::new();
+    let server = RedisServer::options().password("secret");
+    let server = server.tls(&authority, &authority.server(), false).start();
+    let proxy = Proxy::in_front_of_tls(&server);
+    proxy.record();
+    let ca = format!("?ssl_ca_certs={}", shown(&authority.ca()));
+    // The second run fails, since it trusts no authority.
+    for (parameters, code) in [(ca.as_str(), 0), ("", 78)] {
+        let outcome = doctor(&format!(":secret@{}{parameters}", proxy.address()));
+        assert_eq!(outcome.code, Some(code), "{outcome:?}");
+    }
+    for connection in 0..proxy.accepted() {
+        let sent = proxy.requests(connection);
+        let sent = String::from_utf8_lossy(&sent);
+        assert!(!sent.contains("secret"), "{connection}: {sent}");
+    }
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Address {
                 return with(failed(error), format!("use {url}"));
             }
         }
-        if kind(secured) == Some(BackendErrorKind::Tls) {
+        if shows_tls(secured) {
             let url = self.url_of("", &self.host);
             return with(failed(secured), format!("the server speaks TLS: use {url}"));
         }
@@ -235,6 +235,12 @@ fn kind(error: &LockError) -> Option<BackendErrorKind> {
         LockError::Backend(error) => Some(error.kind()),
         _ => None,
     }
+}
+
+/// Whether an error of the way with TLS shows that the server speaks it. A server without TLS may reply to a handshake.
+fn shows_tls(error: &LockError) -> bool {
+    kind(error) == Some(BackendErrorKind::Tls)
+        && !error.to_string().contains("the reply is not that of TLS")
 }
 
 fn wants_login(error: &LockError) -> bool {

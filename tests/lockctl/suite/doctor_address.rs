@@ -3,8 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use test_support::sentinel::SERVICE;
+use test_support::stand_in::{Quirk, limits};
 use test_support::tls::shown;
-use test_support::{Authority, Proxy, RedisCluster, RedisServer, SentinelService, lone_node};
+use test_support::{
+    Authority, Proxy, RedisCluster, RedisServer, SentinelService, StandIn, lone_node,
+};
 
 use crate::program::{Lockctl, Outcome};
 
@@ -135,6 +138,17 @@ fn password_for_a_server_with_tls_is_never_sent_in_plain_text() {
         let sent = String::from_utf8_lossy(&sent);
         assert!(!sent.contains("secret"), "{connection}: {sent}");
     }
+}
+
+/// A server without TLS may reply to a handshake with an error.
+#[test]
+fn plain_server_that_refuses_clients_is_not_taken_for_one_with_tls() {
+    let server = RedisServer::start();
+    let quirk = Quirk::RefusesClients(limits::CLIENTS.to_owned());
+    let stand_in = StandIn::start(&server, [quirk]);
+    let outcome = doctor(&stand_in.address().to_string());
+    assert_eq!(outcome.code, Some(69), "{outcome:?}");
+    assert!(!outcome.stderr.contains("speaks TLS: use"), "{outcome:?}");
 }
 
 #[test]

@@ -61,20 +61,20 @@ pub(super) async fn checks(
     locks: &Locks,
     rights: &Rights,
 ) -> Vec<Check> {
+    // The locks of a quorum are checked once, and their waiters poll.
+    if server.part == Part::Member {
+        return Vec::new();
+    }
     if !rights.can_lock() {
         let reason = rights.unknown().unwrap_or("the user cannot acquire");
         let skipped = |id| Check::skipped(id, reason);
         return vec![skipped("probe"), skipped("notifications")];
     }
     let names = Names::at(server, &locks.global.prefix);
-    let mut checks = Vec::new();
-    // The locks of a quorum are checked once.
-    if server.part != Part::Member {
-        checks.push(locks.check(&names.name).await);
-    }
+    let probe = locks.check(&names.name).await;
     let missing = rights.lacks_notifications();
-    checks.push(notifications(connection, &names.channel, &missing).await);
-    checks
+    let notifications = notifications(connection, &names.channel, &missing).await;
+    vec![probe, notifications]
 }
 
 /// Acquires, renews and releases a lock.

@@ -111,9 +111,12 @@ impl Needs {
 
     fn of(server: &Server) -> Self {
         match server.part {
+            // Waiters at a quorum poll.
             Part::Member => Self {
                 lock: QUORUM,
-                ..Self::OF_ONE
+                spared: &[],
+                notify: &[],
+                notify_next: &[],
             },
             _ if server.is_in_cluster() => Self {
                 lock: CLUSTER,
@@ -178,8 +181,8 @@ impl Rights {
                 Verdict::Unknown => return rights.broken(),
             }
         }
-        // The library uses no channels in RESP2.
-        if !connection.speaks_resp3 {
+        // The library uses no channels in RESP2, nor at a quorum.
+        if !connection.speaks_resp3 || server.part == Part::Member {
             return rights;
         }
         let subscribe = if server.is_in_cluster() {

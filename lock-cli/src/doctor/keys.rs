@@ -8,11 +8,14 @@ use super::check::Check;
 use super::names::glob;
 use super::rights::{self, Rights};
 use crate::args::GlobalArgs;
+use crate::text::human;
 
 /// How many keys one SCAN looks at: more do not make it faster, and block the server for longer.
 const COUNT: u32 = 500;
 /// The limit of one search. It sees some 100,000 keys of the server.
 const SCANS: u32 = 200;
+/// How long the search may take. A distant server, or one with many keys, is no defect.
+const LIMIT: Duration = Duration::from_secs(10);
 /// A free lock has waiters for a moment only: the next poll of the first of them takes it.
 const ORPHANED_AFTER: Duration = Duration::from_millis(1_500);
 
@@ -39,17 +42,24 @@ pub(super) async fn checks(
     rights: &Rights,
 ) -> Vec<Check> {
     let unreadable = rights.reason_without(READ);
-    let reason = match rights.reason_without("scan") {
-        Some(reason) => reason,
-        None => match find(connection, &global.prefix, rights).await {
-            Ok(found) => return found.checks(unreadable.as_deref()),
-            Err(error) if rights::is_refused(&error) => "the user may not read the keys".to_owned(),
-            Err(error) => error.to_string(),
-        },
+    if let Some(reason) = rights.reason_without("scan") {
+        return skipped(|id| Check::skipped(id, reason.as_str()));
+    }
+    let finding = find(connection, &global.prefix, rights);
+    let reason = match tokio::time::timeout(LIMIT, finding).await {
+        Ok(Ok(found)) => return found.checks(unreadable.as_deref()),
+        Ok(Err(error)) if rights::is_refused(&error) => "the user may not read the keys".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_elapsed) => {
+            let reason = format!("the search took longer than {}", human(LIMIT));
+            return skipped(|id| Check::skipped(id, reason.as_str()).advice("nothing"));
+        }
     };
-    ["no_expiry", "foreign", "queue_orphans"]
-        .map(|id| Check::skipped(id, reason.as_str()))
-        .into()
+    skipped(|id| Check::skipped(id, reason.as_str()))
+}
+
+fn skipped(check: impl Fn(&'static str) -> Check) -> Vec<Check> {
+    ["no_expiry", "foreign", "queue_orphans"].map(check).into()
 }
 
 async fn find(
@@ -112,7 +122,7 @@ async fn states(
     let replies = connection.ask_all(&commands).await?;
     let mut replies = replies.into_iter();
     let can_read = rights.reason_without(READ).is_none();
-    let mut states = Vec::new();
+    let (mut states, mut unread) = (Vec::new(), Vec::new());
     for key in keys {
         let (Some(kind), Some(left)) = (replies.next(), replies.next()) else {
             break;
@@ -124,29 +134,47 @@ async fn states(
         states.push(match (kind, left) {
             ("none", _) | (_, -2) => State::Gone,
             (_, -1) => State::NoExpiry,
-            ("string", _) if can_read => value_of(connection, key).await?,
-            ("string", _) => State::Unread,
+            ("string", _) => {
+                if can_read {
+                    unread.push((states.len(), key.as_str()));
+                }
+                State::Unread
+            }
             _ => State::Foreign,
         });
+    }
+    for (at, state) in values(connection, &unread).await? {
+        states[at] = state;
     }
     Ok(states)
 }
 
-/// Reads the beginning of a value. The value of another program may have any size.
-async fn value_of(connection: &mut Connection, key: &str) -> Result<State, AskError> {
+/// Reads the beginnings of values. The value of another program may have any size.
+async fn values(
+    connection: &mut Connection,
+    keys: &[(usize, &str)],
+) -> Result<Vec<(usize, State)>, AskError> {
     let end = (NATIVE[0].len() - 1).to_string();
-    let value = connection.ask(&["GETRANGE", key, "0", &end]).await?;
-    let value = value.bytes().unwrap_or_default();
-    if NATIVE.contains(&value) {
-        return Ok(State::Native);
+    let commands: Vec<_> = keys
+        .iter()
+        .map(|(_, key)| ["GETRANGE", key, "0", &end])
+        .collect();
+    let replies = connection.ask_all(&commands).await?;
+    let mut states = Vec::new();
+    for ((at, key), value) in keys.iter().zip(replies) {
+        let value = value?;
+        let value = value.bytes().unwrap_or_default();
+        let state = if NATIVE.contains(&value) {
+            State::Native
+        // The reply for a key that has expired is that for an empty value.
+        } else if !value.is_empty() || exists(connection, key).await? {
+            State::Foreign
+        } else {
+            State::Gone
+        };
+        states.push((*at, state));
     }
-    // The reply for a key that has expired is that for an empty value.
-    let is_there = !value.is_empty() || exists(connection, key).await?;
-    Ok(if is_there {
-        State::Foreign
-    } else {
-        State::Gone
-    })
+    Ok(states)
 }
 
 /// Returns the keys of locks that are free and have waiters.

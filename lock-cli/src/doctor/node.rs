@@ -109,13 +109,13 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
     if has_locks {
         let (prefix, locks) = (&context.global.prefix, &context.locks);
         let rights = Rights::read(&mut connection, at, prefix).await;
+        examined.can_lock = rights.can_lock();
+        examined.user = Some(rights.summary());
         if grants_locks(at.part) {
             checks.extend(keys::checks(&mut connection, &context.global, &rights).await);
             checks.extend(probe::checks(&mut connection, at, locks, &rights).await);
         }
         checks.extend(rights.checks(context.args.role));
-        examined.can_lock = rights.can_lock();
-        examined.user = Some(rights.summary());
     }
 }
 

@@ -301,6 +301,43 @@ fn doctor_reads_only_the_beginning_of_a_value() {
     assert!(by_doctor < SIZE / 8, "the server sent {by_doctor} bytes");
 }
 
+/// Values are read together, so that a distant server with many keys costs no round trip for each.
+#[test]
+fn doctor_reads_many_values_of_a_distant_server() {
+    let server = RedisServer::start();
+    fill(&server, "lock:", 2_000);
+    let proxy = Proxy::in_front_of(&server);
+    proxy.delay(Direction::ToClient, Duration::from_millis(25));
+    let findings = Findings::of(&proxy.url(), &[]);
+    assert_eq!(findings.ids("fail"), [""; 0], "{:#?}", findings.checks);
+    let text = findings.text("foreign");
+    assert!(text.starts_with("2000 keys, such as `lock:1`, "), "{text}");
+}
+
+/// A search that takes long says nothing about the server.
+#[test]
+fn doctor_ends_a_search_of_keys_that_takes_too_long() {
+    let server = RedisServer::start();
+    fill(&server, "session:", 100_000);
+    let proxy = Proxy::in_front_of(&server);
+    proxy.delay(Direction::ToClient, Duration::from_millis(25));
+    let findings = Findings::of(&proxy.url(), &[]);
+    assert_eq!(findings.ids("fail"), [""; 0], "{:#?}", findings.checks);
+    for id in ["no_expiry", "foreign", "queue_orphans"] {
+        let text = "not checked: the search took longer than 10 s";
+        assert_eq!(findings.text(id), text);
+    }
+    for id in ["app_rights", "notifications", "probe"] {
+        assert_eq!(findings.checks[id]["level"], "ok", "{:#?}", findings.checks);
+    }
+}
+
+/// Writes this many keys of another program.
+fn fill(server: &RedisServer, prefix: &str, count: u32) {
+    let script = "for i = 1, ARGV[2] do redis.call('SET', ARGV[1] .. i, 'me', 'PX', 600000) end";
+    server.cli(&["EVAL", script, "0", prefix, &count.to_string()]);
+}
+
 #[test]
 fn doctor_measures_round_trips() {
     let server = RedisServer::start();

@@ -34,17 +34,12 @@ impl Names {
         }
     }
 
-    /// As [`new`](Self::new), with a key that this server has, if it has any.
-    pub(super) fn at(server: &Server, prefix: &str) -> Self {
-        let mut names = Self::new(prefix);
-        for _ in 0..TRIES {
-            if server.has_slot_of(&names.key) {
-                break;
-            }
-            names = Self::new(prefix);
-        }
+    /// As [`new`](Self::new), with a key that this server has; `None` if it owns no slot, or so few that none is found.
+    pub(super) fn at(server: &Server, prefix: &str) -> Option<Self> {
+        let mut tries = (0..TRIES).map(|_| Self::new(prefix));
+        let mut names = tries.find(|names| server.has_slot_of(&names.key))?;
         names.channel = server.channel(&names.channel, &names.key);
-        names
+        Some(names)
     }
 }
 

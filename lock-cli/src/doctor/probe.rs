@@ -70,7 +70,11 @@ pub(super) async fn checks(
         let skipped = |id| Check::skipped(id, reason);
         return vec![skipped("probe"), skipped("notifications")];
     }
-    let names = Names::at(server, &locks.global.prefix);
+    let Some(names) = Names::at(server, &locks.global.prefix) else {
+        let reason = "the node owns no slot, or very few";
+        let skipped = |id| Check::skipped(id, reason).advice("nothing");
+        return vec![skipped("probe"), skipped("notifications")];
+    };
     let probe = locks.check(&names.name).await;
     let missing = rights.lacks_notifications();
     let notifications = notifications(connection, &names.channel, &missing).await;

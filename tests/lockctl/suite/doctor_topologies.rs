@@ -213,6 +213,31 @@ fn each_node_of_a_cluster_has_a_report() {
     assert_eq!(findings.at_level("fail"), [(address.as_str(), "reachable")]);
 }
 
+/// As after a resharding, or before one: no lock lives there.
+#[test]
+fn node_without_slots_is_no_defect() {
+    let cluster = RedisCluster::start_primaries(3);
+    let node = RedisServer::options().args(["--cluster-enabled", "yes"]);
+    let node = node.start();
+    let port = cluster.nodes()[0].port().to_string();
+    assert_eq!(
+        node.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]),
+        Reply::Status("OK".into())
+    );
+    let (url, address) = (cluster.url(), node.address().to_string());
+    let mut findings = Findings::of(&url, &[]);
+    eventually(SOON, || {
+        findings = Findings::of(&url, &[]);
+        findings.kinds.contains_key(&address)
+    });
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    for id in ["probe", "notifications"] {
+        let text = "not checked: the node owns no slot, or very few";
+        assert_eq!(findings.text(&address, id), text);
+    }
+    assert_eq!(findings.checks[&address]["app_rights"]["level"], "ok");
+}
+
 #[test]
 fn rights_in_a_cluster_are_those_of_a_cluster() {
     let cluster = RedisCluster::start();

@@ -331,6 +331,38 @@ fn each_server_of_a_quorum_has_a_report() {
     assert_eq!(findings.checks[""]["probe"]["level"], "ok");
 }
 
+/// A node that doesn't tell its id may still mark its own line in the list of nodes.
+#[test]
+fn seed_of_a_user_without_ids_is_no_second_server() {
+    let cluster = RedisCluster::start_primaries(3);
+    let mut command = test_support::guide::acl_command("locks");
+    let more = [
+        "+cluster|slots",
+        "+cluster|info",
+        "+asking",
+        "+cluster|nodes",
+    ];
+    command.extend(more.map(ToOwned::to_owned));
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&command), Reply::Status("OK".into()));
+    }
+    let seed = format!("localhost:{}", cluster.nodes()[0].port());
+    let url = format!("redis+cluster://locks:secret@{seed}");
+    let findings = Findings::of(&url, &[]);
+    let known: BTreeSet<_> = findings.kinds.keys().cloned().collect();
+    assert_eq!(known, addresses(cluster.nodes()));
+    assert!(!findings.checks.contains_key(""), "{findings:#?}");
+    for node in cluster.nodes() {
+        node.cli(&["ACL", "SETUSER", "locks", "-cluster|nodes"]);
+    }
+    let findings = Findings::of(&url, &[]);
+    assert!(!findings.kinds.contains_key(&seed), "{findings:#?}");
+    assert_eq!(findings.code, 0, "{findings:#?}");
+    let outcome = doctor(&url, &[]);
+    let text = format!("{seed} does not say which node of the cluster it is");
+    assert!(outcome.stdout.contains(&text), "{outcome:?}");
+}
+
 /// As in containers: the nodes announce names that only they can resolve.
 #[test]
 fn announced_addresses_are_reached_as_a_service_reaches_them() {

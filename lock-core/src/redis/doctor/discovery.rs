@@ -184,10 +184,10 @@ pub(super) async fn in_cluster(
     for (seed, replies) in seeds.iter().zip(&told) {
         let Ok([slots, id, lines]) = replies.as_deref() else {
             // Its own report says why it has not replied.
-            ids.push(None);
+            ids.push(SeedId::Unlisted);
             continue;
         };
-        ids.push(reply(id).ok().and_then(Reply::word));
+        ids.push(SeedId::read(slots, id, lines));
         match reply(slots) {
             Ok(slots) if nodes.is_empty() => {
                 nodes = nodes_of(slots, seed, has_tls);
@@ -220,17 +220,21 @@ pub(super) async fn in_cluster(
         ));
         nodes.truncate(MAX_NODES);
     }
-    let is_listed = |seed: &NodeAddress, id: Option<&str>| {
-        let is_it = |node: &MapNode| {
-            node.address == *seed || node.aliases.contains(seed) || Some(&*node.id) == id
-        };
-        nodes.iter().any(is_it)
-    };
-    let unlisted = seeds.iter().zip(ids).zip(of_url);
-    let unlisted: Vec<_> = unlisted
-        .filter(|((seed, id), _)| !is_listed(seed, *id))
-        .filter_map(|(_, server)| Arc::into_inner(server))
-        .collect();
+    let mut unlisted = Vec::new();
+    for ((seed, id), server) in seeds.iter().zip(ids).zip(of_url) {
+        let has_address = |node: &MapNode| node.address == *seed || node.aliases.contains(seed);
+        if nodes.iter().any(has_address) {
+            continue;
+        }
+        match id {
+            SeedId::Known(id) if nodes.iter().any(|node| node.id == id) => {}
+            // As one of the nodes, it has a report under the address that the cluster announces.
+            SeedId::Unknown if !nodes.is_empty() => unknown.push(format!(
+                "the node at {seed} does not say which node of the cluster it is (CLUSTER MYID, CLUSTER NODES)"
+            )),
+            _ => unlisted.extend(Arc::into_inner(server)),
+        }
+    }
     let servers = nodes.into_iter().map(|node| {
         let part = if node.is_replica {
             Part::Replica
@@ -240,4 +244,36 @@ pub(super) async fn in_cluster(
         server(&node.address, node.aliases, part, node.slots)
     });
     Ok(servers.chain(unlisted).collect())
+}
+
+/// Which node of the cluster a server of the URL is.
+enum SeedId<'a> {
+    Known(&'a str),
+    /// It knows the cluster, but the user may ask for neither the id nor the list of nodes.
+    Unknown,
+    /// It has not replied, or knows no cluster.
+    Unlisted,
+}
+
+impl<'a> SeedId<'a> {
+    /// Reads the replies to `CLUSTER SLOTS`, `CLUSTER MYID` and `CLUSTER NODES`.
+    fn read(slots: &[u8], id: &'a [u8], lines: &'a [u8]) -> Self {
+        let marked = || {
+            let lines = Info::read(reply(lines).ok()?)?.as_str();
+            lines.lines().find_map(own_id)
+        };
+        let id = reply(id).ok().and_then(Reply::word);
+        match id.or_else(marked) {
+            Some(id) => Self::Known(id),
+            None if reply(slots).is_ok() => Self::Unknown,
+            None => Self::Unlisted,
+        }
+    }
+}
+
+/// Returns the id in the line of `CLUSTER NODES` that is about the node which replied.
+fn own_id(line: &str) -> Option<&str> {
+    let mut words = line.split(' ');
+    let (id, flags) = (words.next()?, words.nth(1)?);
+    flags.split(',').any(|flag| flag == "myself").then_some(id)
 }

@@ -6,6 +6,7 @@
 use super::super::deployment::NodeAddress;
 use super::map;
 use super::names::NodeNames;
+use super::nodes::MAX_NODES;
 use lock_protocol::resp::Reply;
 use lock_protocol::route::HashSlot;
 
@@ -20,7 +21,8 @@ pub(in crate::redis) struct MapNode {
     pub(in crate::redis) slots: Vec<(HashSlot, HashSlot)>,
 }
 
-/// Reads the reply to `CLUSTER SLOTS`. Each primary comes before its replicas.
+/// Reads the reply to `CLUSTER SLOTS`. Each primary comes before its replicas. More than [`MAX_NODES`] nodes are
+/// returned as one more.
 pub(in crate::redis) fn nodes_of(
     reply: Reply<'_>,
     from: &NodeAddress,
@@ -33,6 +35,9 @@ pub(in crate::redis) fn nodes_of(
     };
     let mut nodes: Vec<MapNode> = Vec::new();
     for range in reply.items().into_iter().flatten() {
+        if nodes.len() > MAX_NODES {
+            break;
+        }
         let mut parts = range.items().into_iter().flatten();
         let slots = parts.next().zip(parts.next());
         let Some(slots) = slots.and_then(|(first, last)| map::slot(first).zip(map::slot(last)))
@@ -46,6 +51,9 @@ pub(in crate::redis) fn nodes_of(
             if let Some(known) = nodes.iter_mut().find(|node| node.address == address) {
                 known.slots.push(slots);
                 continue;
+            }
+            if nodes.len() > MAX_NODES {
+                break;
             }
             let id = part.items().and_then(|mut parts| parts.nth(2)?.word());
             nodes.push(MapNode {
@@ -61,10 +69,13 @@ pub(in crate::redis) fn nodes_of(
 }
 
 /// Adds the nodes in the reply to `CLUSTER NODES` that the slot map doesn't have. A line is
-/// `id 10.0.0.1:7000@17000,name flags primary ...`.
+/// `id 10.0.0.1:7000@17000,name flags primary ...`. More than [`MAX_NODES`] nodes become one more.
 pub(in crate::redis) fn add_others(nodes: &mut Vec<MapNode>, lines: &str, has_tls: bool) {
     let names = NodeNames::from_lines(lines);
     for line in lines.lines() {
+        if nodes.len() > MAX_NODES {
+            break;
+        }
         let mut words = line.split(' ');
         let (Some(id), Some(address), Some(flags)) = (words.next(), words.next(), words.next())
         else {
@@ -161,5 +172,21 @@ mod tests {
             let [a, b, c] = ["h:1", name, "[::1]:7001"].map(str::to_owned);
             assert_eq!(found, [(a, false), (b, true), (c, false)]);
         }
+    }
+
+    /// A hostile node may list millions.
+    #[test]
+    fn no_more_nodes_are_read_than_show_that_there_are_too_many() {
+        let count = 3 * u32::try_from(MAX_NODES).unwrap();
+        let from = NodeAddress::Tcp("seed".into(), 1);
+        let node = |at: u32| array(&[bulk("h"), int(at + 1), bulk(&format!("id{at}"))]);
+        let range = |at: u32| array(&[int(0), int(0), node(at), node(at + count)]);
+        let reply: Vec<_> = (0..count).map(range).collect();
+        let nodes = nodes_of(first(&array(&reply)), &from, false);
+        assert_eq!(nodes.len(), MAX_NODES + 1);
+        let lines = (0..count).map(|at| format!("id{at} h:{}@1 master\n", at + 1));
+        let mut nodes = Vec::new();
+        add_others(&mut nodes, &lines.collect::<String>(), false);
+        assert_eq!(nodes.len(), MAX_NODES + 1);
     }
 }

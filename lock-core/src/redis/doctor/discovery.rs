@@ -215,8 +215,7 @@ pub(super) async fn in_cluster(
     }
     if nodes.len() > MAX_NODES {
         unknown.push(format!(
-            "the slot map has {} nodes, and a cluster has at most {MAX_NODES}: the others are not checked",
-            nodes.len()
+            "the cluster lists more than {MAX_NODES} nodes: only {MAX_NODES} of them are checked"
         ));
         nodes.truncate(MAX_NODES);
     }

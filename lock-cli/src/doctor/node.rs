@@ -113,7 +113,7 @@ async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
         examined.user = Some(rights.summary());
         if grants_locks(at.part) {
             checks.extend(keys::checks(&mut connection, &context.global, &rights).await);
-            checks.extend(probe::checks(&mut connection, at, locks, &rights).await);
+            checks.extend(probe::checks(&mut connection, at, locks, &rights, &known).await);
         }
         checks.extend(rights.checks(context.args.role));
     }

@@ -8,8 +8,10 @@ use tokio::sync::OnceCell;
 
 use super::check::Check;
 use super::connection::echo;
+use super::info::Info;
 use super::names::Names;
 use super::rights::Rights;
+use super::server::lacks_sharded_channels;
 use crate::args::GlobalArgs;
 use crate::connect;
 use crate::page::Line;
@@ -60,6 +62,7 @@ pub(super) async fn checks(
     server: &Server,
     locks: &Locks,
     rights: &Rights,
+    info: &Info,
 ) -> Vec<Check> {
     // The locks of a quorum are checked once, and their waiters poll.
     if server.part == Part::Member {
@@ -77,7 +80,12 @@ pub(super) async fn checks(
     };
     let probe = locks.check(&names.name).await;
     let missing = rights.lacks_notifications();
-    let notifications = notifications(connection, &names.channel, &missing).await;
+    let advice = if server.is_in_cluster() && lacks_sharded_channels(info) {
+        "nothing: Redis 6.2 has no sharded channels"
+    } else {
+        "grant them with ACL SETUSER"
+    };
+    let notifications = notifications(connection, &names.channel, &missing, advice).await;
     vec![probe, notifications]
 }
 
@@ -90,13 +98,18 @@ async fn lock_once(locks: &LockManager, name: &str) -> Result<(), LockError> {
 }
 
 /// Publishes to a channel of the prefix, and waits for the message.
-async fn notifications(connection: &mut Connection, channel: &str, missing: &[String]) -> Check {
+async fn notifications(
+    connection: &mut Connection,
+    channel: &str,
+    missing: &[String],
+    advice: &str,
+) -> Check {
     let means = "waiters poll: they get a lock later, and cost the server more";
     if !missing.is_empty() {
         let missing = missing.join(", ");
         return Check::warn("notifications", format!("the user lacks {missing}"))
             .means(means)
-            .advice("grant them with ACL SETUSER");
+            .advice(advice);
     }
     if !connection.speaks_resp3 {
         let (text, advice) = match &connection.refusal_of_resp3 {

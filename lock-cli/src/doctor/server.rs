@@ -12,6 +12,7 @@ use crate::text::human;
 const OLDEST: (u32, u32) = (6, 2);
 /// The first version that accepts the flags of the scripts.
 const FIRST_WITH_FLAGS: (u32, u32) = (7, 0);
+const FIRST_WITH_SHARDED_CHANNELS: (u32, u32) = (7, 0);
 /// A lock costs two round trips, so this adds a fifth of a second to each section.
 const SLOW_PING: Duration = Duration::from_millis(100);
 /// A clock that differs that much makes the times that people read wrong.
@@ -54,10 +55,7 @@ pub(super) fn version(info: &Info) -> Check {
         Some(valkey) => format!("Valkey {valkey} (as Redis {version})"),
         None => format!("Redis {version}"),
     };
-    let mut numbers = version.split('.').map(|number| number.parse().ok());
-    let major: Option<u32> = numbers.next().flatten();
-    let minor = numbers.next().flatten().unwrap_or_default();
-    match major.map(|major| (major, minor)) {
+    match numbers(version) {
         Some(numbers) if numbers < OLDEST => Check::fail("version", product)
             .means("the library refuses to connect")
             .advice("use Redis 7.0 or later, or Valkey; Redis 6.2 works too"),
@@ -69,6 +67,19 @@ pub(super) fn version(info: &Info) -> Check {
             .means("the server does not say which version of Redis it is like")
             .advice("test your services on it before you rely on it"),
     }
+}
+
+/// Returns the major and the minor number.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map(|number| number.parse().ok());
+    let major = numbers.next().flatten()?;
+    Some((major, numbers.next().flatten().unwrap_or_default()))
+}
+
+/// Whether the server is too old for sharded channels, without which no node of a cluster notifies waiters.
+pub(super) fn lacks_sharded_channels(info: &Info) -> bool {
+    let version = info.text("redis_version").and_then(numbers);
+    version.is_some_and(|version| version < FIRST_WITH_SHARDED_CHANNELS)
 }
 
 pub(super) fn role(role: Option<&str>, info: &Info, part: Part) -> Check {
@@ -396,6 +407,15 @@ mod tests {
             let info = Info::parse(&format!("redis_version:{version}\r\n"));
             assert_eq!(level(&super::version(&info)), expected, "{version}");
         }
+    }
+
+    #[test]
+    fn only_old_servers_lack_sharded_channels() {
+        for (version, expected) in [("6.2.14", true), ("7.0.0", false), ("10.1", false)] {
+            let info = Info::parse(&format!("redis_version:{version}\r\n"));
+            assert_eq!(lacks_sharded_channels(&info), expected, "{version}");
+        }
+        assert!(!lacks_sharded_channels(&Info::default()));
     }
 
     #[test]

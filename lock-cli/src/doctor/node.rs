@@ -16,7 +16,7 @@ use crate::args::{DoctorArgs, GlobalArgs};
 use crate::connect;
 use crate::text::human;
 
-/// How long the checks of one server may take.
+/// How long the checks of one server may take, unless its commands may take long themselves.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What was found at one server.
@@ -42,13 +42,19 @@ pub(super) struct Context {
 /// Runs all checks of a server.
 pub(super) async fn examine(context: &Context, at: &Server) -> Examined {
     let mut examined = Examined::default();
+    let limit = limit(context.global.timeout);
     let checking = check_all(context, at, &mut examined);
-    if tokio::time::timeout(LIMIT, checking).await.is_err() {
-        let text = format!("the checks did not end within {}", human(LIMIT));
+    if tokio::time::timeout(limit, checking).await.is_err() {
+        let text = format!("the checks did not end within {}", human(limit));
         let check = Check::fail("time_limit", text).advice("see its load, and SLOWLOG GET");
         examined.checks.push(check);
     }
     examined
+}
+
+/// Leaves time for the error of a connection, which needs several round trips.
+fn limit(timeout: Duration) -> Duration {
+    LIMIT.max(timeout.saturating_mul(4))
 }
 
 async fn check_all(context: &Context, at: &Server, examined: &mut Examined) {
@@ -166,4 +172,19 @@ fn without_info(error: &AskError, part: Part) -> [Check; 5] {
         format!("the server does not reply to INFO ({error})")
     };
     server::of_info_ids(part).map(|id| Check::skipped(id, reason.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a server that does not reply, the error of the connection has to come first.
+    #[test]
+    fn limit_of_a_server_is_longer_than_any_timeout() {
+        for (timeout, expected) in [(1, 30), (31, 124)] {
+            let limit = limit(Duration::from_secs(timeout));
+            assert_eq!(limit, Duration::from_secs(expected), "{timeout}");
+        }
+        assert_eq!(limit(Duration::MAX), Duration::MAX);
+    }
 }

@@ -78,6 +78,14 @@ impl Check {
     }
 }
 
+/// The most characters of one value of a server that a finding shows.
+const SHOWN: usize = 200;
+
+/// Returns the beginning of what a server says. A hostile server may say megabytes.
+pub(super) fn beginning(value: &str) -> String {
+    value.chars().take(SHOWN).collect()
+}
+
 /// What a full server means for locks.
 pub(super) const FULL_MEMORY: &str =
     "a full server refuses to grant locks (OOM); it still renews and releases those that are held";

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use lock_core::doctor::Reply;
 
+use super::check::beginning;
+
 /// The reply to INFO.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Info(BTreeMap<String, String>);
@@ -16,7 +18,7 @@ impl Info {
             .filter_map(|line| line.trim_end().split_once(':'));
         Self(
             fields
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .map(|(name, value)| (name.to_owned(), beginning(value)))
                 .collect(),
         )
     }
@@ -31,7 +33,7 @@ impl Info {
             let (Some(name), Some(value)) = (pair[0].text(), pair[1].text()) else {
                 continue;
             };
-            let value = value.to_owned();
+            let value = beginning(value);
             let (name, value) = match (name, value.as_str()) {
                 ("version", _) => ("redis_version", value),
                 ("role", "replica") => ("role", "slave".to_owned()),

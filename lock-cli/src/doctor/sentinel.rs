@@ -2,7 +2,7 @@
 
 use lock_core::doctor::{Connection, Reply};
 
-use super::check::Check;
+use super::check::{Check, beginning};
 
 /// Checks that a Sentinel names the primary that the library uses.
 pub(super) async fn names_primary(
@@ -29,13 +29,14 @@ pub(super) async fn names_primary(
     } else {
         format!("{host}:{port}")
     };
+    let shown = beginning(&named);
     match primary {
         Some(primary) if primary != named => Check::warn(
             "names_primary",
-            format!("{named}, while others name {primary}"),
+            format!("{shown}, while others name {}", beginning(primary)),
         )
         .means("a failover is under way, or this Sentinel is cut off from the others")
         .advice("run `lockctl doctor` again; if it stays so, see the log of the Sentinel"),
-        _ => Check::ok("names_primary", named),
+        _ => Check::ok("names_primary", shown),
     }
 }

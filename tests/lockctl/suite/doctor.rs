@@ -420,6 +420,22 @@ fn doctor_of_a_server_without_resp3_passes() {
     );
 }
 
+/// A hostile server may say megabytes where others say a word.
+#[test]
+fn values_and_errors_of_a_server_are_cut() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, []);
+    let long = "x".repeat(50_000);
+    let info = format!("redis_version:7.0.0\r\nmaxmemory_policy:{long}\r\n");
+    let info = format!("${}\r\n{info}\r\n", info.len()).into_bytes();
+    for answer in [Answer::Raw(info), Answer::Error(long)] {
+        stand_in.set([Quirk::Replies(Target::Command("INFO"), answer)]);
+        let findings = Findings::of(&stand_in.url(), &[]);
+        let text = findings.text("eviction");
+        assert!(text.contains("xxx") && text.len() < 1_000, "{}", text.len());
+    }
+}
+
 /// Nobody knows what a server is that sends no end of it.
 #[test]
 fn replies_without_a_bound_are_not_read() {

@@ -109,10 +109,11 @@ pub enum AskError {
 
 impl AskError {
     fn refused(error: ServerError<'_>) -> Self {
+        // As they are: `lockctl` escapes them.
+        let begin = |text: &str| text.chars().take(MAX_ERROR_TEXT).collect();
         Self::Refused {
-            code: error.code().to_owned(),
-            // As it is: `lockctl` escapes it.
-            text: error.detail().chars().take(MAX_ERROR_TEXT).collect(),
+            code: begin(error.code()),
+            text: begin(&error.detail()),
         }
     }
 }

@@ -145,7 +145,8 @@ async fn of_all(context: &Context, examined: &[Examined]) -> Vec<Check> {
             let names = Names::new(&context.global.prefix);
             context.locks.check(&names.name).await
         } else {
-            Check::skipped("probe", "the user cannot acquire")
+            let reason = "no server of the quorum has passed the checks that a lock needs";
+            Check::skipped("probe", reason).advice("see the reports of the servers")
         });
     }
     checks

@@ -107,7 +107,7 @@ fn usual_meaning(id: &str) -> &'static str {
         "replicas" => "a failover forgets the locks that the new primary has not received",
         "clock" => "the times in the output are those of the server",
         "clients" => "each manager needs two connections",
-        "no_expiry" => "a lock without an expiry would stay for ever",
+        "no_expiry" => "a lock without an expiry would stay forever",
         "foreign" => "no other data blocks the names",
         "queue_orphans" => "no free lock has waiters that do not take it",
         "tls" => "nobody else reads the password",

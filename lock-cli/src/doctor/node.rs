@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::LockError;
 use lock_core::doctor::{AskError, Connection, Part, Server, Servers, Topology};
+use lock_core::{BackendErrorKind, LockError};
 
 use super::check::{Check, Level};
 use super::connection::{clock, greeting, info, lost, reachable, role};
@@ -161,7 +161,17 @@ fn unreachable(context: &Context, part: Part, error: &LockError) -> Check {
     };
     Check::fail("reachable", failure.text.as_str())
         .means(means)
-        .advice("repair it, or remove it from the deployment and from the URL")
+        .advice(if is_of_login(error) {
+            "check the user and the password on this server"
+        } else {
+            "repair it, or remove it from the deployment and from the URL"
+        })
+}
+
+/// Whether the server has refused the login, and is otherwise fine.
+fn is_of_login(error: &LockError) -> bool {
+    use BackendErrorKind::{Authentication, Permission};
+    matches!(error, LockError::Backend(error) if matches!(error.kind(), Authentication | Permission))
 }
 
 /// The checks that need INFO, where the server refuses it.

@@ -363,6 +363,29 @@ fn seed_of_a_user_without_ids_is_no_second_server() {
     assert!(outcome.stdout.contains(&text), "{outcome:?}");
 }
 
+/// The reports of the servers say why, and what to do at which of them.
+#[test]
+fn quorum_without_a_fit_server_has_no_probe() {
+    let nowhere = ["--replicaof", "127.0.0.1", "1"];
+    let start = |password| RedisServer::options().args(nowhere).password(password);
+    let servers = [
+        start("secret").start(),
+        start("secret").start(),
+        start("other").start(),
+    ];
+    let hosts: Vec<_> = servers.iter().map(|it| it.address().to_string()).collect();
+    let url = format!("redis+quorum://:secret@{}", hosts.join(","));
+    let findings = Findings::of(&url, &[]);
+    assert_eq!(
+        findings.text("", "probe"),
+        "not checked: no server of the quorum has passed the checks that a lock needs"
+    );
+    assert_eq!(
+        findings.checks[&hosts[2]]["reachable"]["do"],
+        "check the user and the password on this server"
+    );
+}
+
 /// As in containers: the nodes announce names that only they can resolve.
 #[test]
 fn announced_addresses_are_reached_as_a_service_reaches_them() {

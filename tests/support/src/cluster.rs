@@ -282,8 +282,16 @@ impl RedisCluster {
                 reply.error().is_none()
             });
         }
+        // A replica counts as a primary without slots until a node has heard what it is.
+        let knows_roles = |node: &RedisServer| {
+            let all = lines(node);
+            let known = all.iter().filter(|line| line.contains("master"));
+            known.count() == usize::from(count)
+        };
         eventually(STEP, || {
-            self.nodes.iter().all(serves)
+            self.nodes
+                .iter()
+                .all(|node| serves(node) && knows_roles(node))
                 && primaries.iter().zip(replicas).all(|(primary, replica)| {
                     let says = |node: &RedisServer, text| {
                         let info = node.cli(&["INFO", "replication"]);

@@ -1,4 +1,4 @@
-//! Servers that send what no server should: too much, too slowly, or what is no reply.
+//! Servers that send what no server should: too much, too slowly, or bytes that aren't a reply.
 //!
 //! Such a server may be a proxy that is broken, or another service at that port. It may cost the call that it answers,
 //! but neither memory nor a lock, and the next connection has to work.
@@ -140,7 +140,7 @@ async fn second_reply_ends_the_connection_and_a_push_does_not() {
     assert_nothing_left(&server, &locks).await;
 }
 
-/// Each byte is progress, but the time limit is that of the whole reply.
+/// Each byte is progress, but the time limit covers the whole reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dripping_reply_ends_at_the_time_limit() {
     let server = RedisServer::start();

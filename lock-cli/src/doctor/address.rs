@@ -208,7 +208,7 @@ impl Address {
     }
 }
 
-/// Connects to a server. The inner error is that of the connection.
+/// Connects to a server. The inner error says why the connection failed.
 async fn open(url: &str, global: &GlobalArgs) -> Result<Result<Connection, LockError>, Failure> {
     let found = connect::builder(url, global)?.servers(url).await;
     let found = match found {

@@ -25,7 +25,7 @@ pub(super) async fn reachable(connection: &mut Connection, address: &str) -> Che
     server::reachable(times, address)
 }
 
-/// The finding about a server that has stopped replying, or that sends what is no reply.
+/// The finding about a server that has stopped replying, or that sends bytes nobody can read as a reply.
 pub(super) fn lost(address: &str, error: std::io::Error) -> Check {
     let error = AskError::Broken(error);
     let text = format!("lost the connection to {address} ({error})");

@@ -14,7 +14,7 @@ use crate::text::human;
 const COUNT: u32 = 500;
 /// The limit of one search. It sees some 100,000 keys of the server.
 const SCANS: u32 = 200;
-/// How long the search may take. A distant server, or one with many keys, is no defect.
+/// How long the search may take. A distant server, or one with many keys, isn't defective.
 const LIMIT: Duration = Duration::from_secs(10);
 /// A free lock has waiters for a moment only: the next poll of the first of them takes it.
 const ORPHANED_AFTER: Duration = Duration::from_millis(1_500);

@@ -285,7 +285,7 @@ fn write_check(page: &mut Page, check: &Check, output: &Output) {
     let Check { id, text, .. } = check;
     page.painted(paint, &format!("{word:<4}"));
     page.line(&format!("  {id:<15}  {text}"));
-    // A note is no defect, and most need nothing.
+    // A note isn't a defect, and most notes need no action.
     let explained = check.level >= Level::Warn || output.is_verbose();
     for (name, line) in [("means", &check.means), ("do", &check.advice)] {
         if explained && *line != Line::default() {

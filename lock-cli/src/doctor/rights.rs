@@ -29,13 +29,13 @@ const NOTIFY: &[&str] = &["info", "subscribe", "publish", "pubsub|numsub"];
 /// The same in a cluster.
 const NOTIFY_IN_CLUSTER: &[&str] = &["info", "ssubscribe", "spublish", "pubsub|shardnumsub"];
 
-/// The rights of a lock in a cluster, beside those of a lock. Without `cluster|info`, tokens may go back.
+/// What a lock needs in a cluster in addition. Without `cluster|info`, tokens may go back.
 const CLUSTER: &[&str] = &["cluster|slots", "cluster|info", "asking"];
 
 /// The rights that the library does without in a cluster, beside the others.
 const SPARED_IN_CLUSTER: &[&str] = &["cluster|myid"];
 
-/// The rights of a lock at a quorum, beside those of a lock: the library has to know when a server restarted.
+/// What a lock needs at a quorum in addition, because the library has to know when a server restarted.
 const QUORUM: &[&str] = &["info"];
 
 const SHOW: &[&str] = &[
@@ -94,7 +94,7 @@ pub(super) struct Rights {
 /// Which rights the kind of the deployment needs.
 #[derive(Clone, Copy, Debug)]
 struct Needs {
-    /// Beside those of a lock.
+    /// What a lock needs here in addition to [`LOCK`].
     lock: &'static [&'static str],
     spared: &'static [&'static str],
     notify: &'static [&'static str],

@@ -2,7 +2,7 @@
 //! crate.
 //!
 //! A store connects to the servers that it needs, and refuses those that are not fit for locks. `doctor` looks at all of
-//! them, also at replicas, which a failover makes primaries, and says why. So `find` reads an address as
+//! them, including replicas, which a failover makes primaries, and says why. So `find` reads an address as
 //! `connect` does, and [`Server::open`] dials and logs in as a store does: with the same certificates,
 //! the same address map, and the same step back to RESP2. It only leaves out the checks of a handshake, which are what
 //! `doctor` explains.

@@ -33,7 +33,7 @@ const CAPACITY: usize = 4096;
 /// A buffer that grew beyond this size in a burst is not kept.
 const LARGEST_KEPT: usize = 256 * 1024;
 
-/// Begins a frame that is no ordinary reply.
+/// Begins a message or a confirmation, rather than an ordinary reply.
 pub(super) const PUSH: u8 = b'>';
 
 /// A connection that carries commands of many callers.
@@ -58,7 +58,7 @@ struct State {
     awaited: VecDeque<Awaited>,
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Gets what is no reply to a caller.
+    /// Gets what doesn't answer a caller.
     receiver: Option<Arc<dyn Receiver>>,
     /// Wakes the driver.
     driver: Option<Waker>,
@@ -128,7 +128,7 @@ impl Transport {
         }
     }
 
-    /// Gives everything to this receiver that is no reply to a caller, until another one takes its place. After the end
+    /// Gives everything to this receiver that doesn't answer a caller, until another one takes its place. After the end
     /// of the connection, the receiver learns of it at once.
     pub(super) fn receive_with(&self, receiver: Arc<dyn Receiver>) {
         let ended = {

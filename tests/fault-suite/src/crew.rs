@@ -37,7 +37,7 @@ struct Client {
 pub struct Crew {
     /// The URL of each slot.
     urls: Vec<String>,
-    /// The environment variables of all processes, beside those of the suite.
+    /// The environment variables that all processes get in addition to the suite's own.
     variables: Vec<(OsString, OsString)>,
     resource: Resource,
     records: Scratch,

@@ -19,7 +19,7 @@ struct Findings {
     code: i32,
     /// The kind of each server, by its address.
     kinds: BTreeMap<String, String>,
-    /// The checks of each server, by its address; those of all servers are at "".
+    /// The checks of each server by its address. The checks about all servers together are at "".
     checks: BTreeMap<String, BTreeMap<String, Value>>,
 }
 

@@ -8,7 +8,7 @@ use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, eventually_async};
 use tests::{in_time, one_attempt};
-use topologies::connect;
+use topologies::{connect, use_when_connected};
 
 use super::{KEY, NAME, acquired, other_primary};
 
@@ -90,14 +90,7 @@ async fn node_that_refuses_hello_is_reported_once() {
         .find(is_there)
         .unwrap();
     let held = locks.lock(NAME).acquire().await.unwrap();
-    locks
-        .lock(there)
-        .acquire()
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    use_when_connected(&locks, &there).await;
     cluster.begin_move(KEY, to);
     cluster.move_keys(&[KEY], to);
     held.renew().await.unwrap();

@@ -189,7 +189,7 @@ impl Reply {
         }
     }
 
-    /// Returns the elements; none of what is no list.
+    /// Returns the elements of a list; nothing for any other reply.
     #[must_use]
     pub fn items(&self) -> &[Self] {
         match self {

@@ -157,7 +157,7 @@ fn learned(
     addresses
 }
 
-/// Asks the nodes of the URL for the slot map, and takes that of the first one which has a map.
+/// Asks the nodes in the URL for the slot map, and takes the first map that one of them has.
 pub(super) async fn in_cluster(
     config: &Arc<NodeConfig>,
     seeds: &[NodeAddress],

@@ -15,7 +15,7 @@ use crate::telemetry::PanicSource;
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::resp::{FrameScan, LOCK_REPLY};
 
-/// How many bytes and how many frames that are no replies are handled before the other tasks of the thread have their turn. It keeps
+/// How many bytes and frames of messages are handled before the other tasks of the thread have their turn. It keeps
 /// locks alive in a flood of messages: their renewals run on the same thread.
 pub(super) const TURN_BYTES: usize = 64 * 1024;
 const TURN_FRAMES: usize = 100;

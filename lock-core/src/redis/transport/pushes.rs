@@ -115,7 +115,7 @@ impl Pushed {
     }
 }
 
-/// The words of a frame that is no ordinary reply.
+/// The words of a message or a confirmation.
 struct Words<'a> {
     kind: &'a [u8],
     channel: &'a [u8],
@@ -185,7 +185,7 @@ impl State {
         }
     }
 
-    /// Finds out what a frame means that is no ordinary reply. Returns it if it is for the receiver.
+    /// Finds out what a message or a confirmation means. Returns it if it is for the receiver.
     pub(super) fn pushed(&mut self, bytes: &[u8], frame: Range<usize>) -> Option<Pushed> {
         let Words { kind, channel, .. } = Replies::new(bytes).next().and_then(Words::of)?;
         let how = match kind {

@@ -58,7 +58,7 @@ pub(super) fn subscribers_flooded(context: &mut Context<'_>) -> Affected {
     Affected::Slots(vec![slot])
 }
 
-/// Another primary is behind the same address, for every second connection.
+/// Every second connection to the address leads to another primary.
 pub(super) fn two_servers(context: &mut Context<'_>) -> Affected {
     let second = RedisServer::start();
     let slots = context.some_slots();

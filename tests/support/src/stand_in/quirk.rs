@@ -104,7 +104,7 @@ pub enum Answer {
     Closes,
     /// A line that never ends.
     Endless,
-    /// An array that is said to have this many numbers, of which more and more come, without an end.
+    /// An array that announces this many numbers, and goes on sending them forever.
     EndlessItems(u64),
     /// The reply of the real server, one byte at a time. After a subscription, all that is pushed on its connection.
     Dripping(Duration),

@@ -11,11 +11,17 @@ use lock_protocol::resp::LOCK_REPLY;
 #[derive(Default)]
 struct Kept {
     seen: Mutex<Vec<String>>,
+    /// How often another task has run, and how often it had when the first and the latest of them came.
+    turns: AtomicUsize,
+    turns_at: Mutex<Option<(usize, usize)>>,
     changed: tokio::sync::Notify,
 }
 
 impl Kept {
     fn add(&self, text: String) {
+        let now = self.turns.load(Ordering::Relaxed);
+        let first = self.turns_at.lock().take().map_or(now, |(first, _)| first);
+        *self.turns_at.lock() = Some((first, now));
         self.seen.lock().push(text);
         self.changed.notify_one();
     }
@@ -26,10 +32,31 @@ impl Kept {
 
     /// Waits until it has got this many, and returns them.
     async fn next(&self, count: usize) -> Vec<String> {
-        while self.seen.lock().len() < count {
-            self.changed.notified().await;
-        }
+        let waiting = async {
+            while self.seen.lock().len() < count {
+                self.changed.notified().await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE / 3, waiting).await;
+        waited.unwrap_or_else(|_elapsed| panic!("only {:?}", self.take()));
         self.take()
+    }
+
+    /// Runs until it is aborted, and counts its turns.
+    fn count_turns(self: &Arc<Self>) -> tokio::task::JoinHandle<()> {
+        let kept = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                kept.turns.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        })
+    }
+
+    /// Returns how often the other task ran between the first message and the latest one.
+    fn turns_between(&self) -> usize {
+        let (first, latest) = self.turns_at.lock().take().unwrap();
+        latest - first
     }
 }
 
@@ -244,23 +271,16 @@ async fn other_tasks_run_in_a_flood() {
         (message("a", "x"), 50, 0),
         (message("a", &text), 15, 15 * text.len() / TURN_BYTES - 1),
     ] {
-        let turns = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&turns);
         // All of it fits into the socket's buffer.
         reply(&mut server, &frame.repeat(messages)).await;
-        let other = tokio::spawn(async move {
-            loop {
-                counted.fetch_add(1, Ordering::Relaxed);
-                tokio::task::yield_now().await;
-            }
-        });
+        let other = kept.count_turns();
         let mut received = 0;
         while received < messages {
             let seen = kept.next(1).await;
             received += seen.iter().filter(|it| it.starts_with("a=")).count();
         }
         other.abort();
-        let turns = turns.load(Ordering::Relaxed);
+        let turns = kept.turns_between();
         assert!(turns >= least_turns, "{turns} < {least_turns}");
     }
 }
@@ -302,21 +322,14 @@ async fn large_backlog_of_messages_is_read_at_once() {
 #[tokio::test]
 async fn other_tasks_run_in_a_flood_of_messages_for_nobody() {
     let (_transport, mut server, kept) = listening();
-    let text = "x".repeat(10_000);
-    let unknown = frame("invalidate", "a", &text).repeat(15);
-    reply(&mut server, &[unknown, message("a", "last")].concat()).await;
-    let turns = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&turns);
-    let other = tokio::spawn(async move {
-        loop {
-            counted.fetch_add(1, Ordering::Relaxed);
-            tokio::task::yield_now().await;
-        }
-    });
-    assert_eq!(kept.next(1).await[0], "a=last");
+    let unknown = frame("invalidate", "a", &"x".repeat(10_000)).repeat(15);
+    let bytes = [message("a", "first"), unknown, message("a", "last")].concat();
+    reply(&mut server, &bytes).await;
+    let other = kept.count_turns();
+    while !kept.next(1).await.iter().any(|it| it == "a=last") {}
     other.abort();
-    let turns = turns.load(Ordering::Relaxed);
-    assert!(turns >= 15 * text.len() / TURN_BYTES, "{turns}");
+    let turns = kept.turns_between();
+    assert!(turns >= bytes.len() / TURN_BYTES - 1, "{turns}");
 }
 
 #[tokio::test]

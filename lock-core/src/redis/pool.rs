@@ -4,7 +4,7 @@
 //! is the fastest, because no command wakes another thread. But a runtime may be blocked, or not be polled at all between
 //! two calls of `block_on`, so no other runtime may depend on it. The background worker always runs. Its connection serves
 //! every runtime but the first one, however many there are: a server of actix-web has one for each of its threads. A
-//! section takes 1.72 times as long as the raw commands there instead of 1.47 times (bench `overhead`). When the first
+//! section takes 1.59 times as long as the raw commands there instead of 1.26 times (bench `overhead`). When the first
 //! runtime ends, its connection ends, and the next runtime that needs one takes its place.
 //!
 //! Transactions and confirmations have connections of their own, one for each runtime: a caller holds such a connection for

@@ -79,7 +79,7 @@ impl Shop {
     /// # Errors
     /// The errors of the lock.
     pub async fn price(&self, article: u32) -> Result<u32, LockError> {
-        let request = self.locks.read(StockLock { article });
+        let request = self.locks.hold_read(StockLock { article });
         request.run(async |stock| self.orders.price(stock)).await
     }
 }

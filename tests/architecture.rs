@@ -11,7 +11,7 @@ use tree::{
 mod tree;
 
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
-const LEVELS: [&[&str]; 12] = [
+const LEVELS: [&[&str]; 13] = [
     &["sync"],
     &["error", "config", "info", "stats", "telemetry"],
     &["store"],
@@ -19,7 +19,8 @@ const LEVELS: [&[&str]; 12] = [
     &["redis"],
     &["runtime"],
     &["guard"],
-    &["request", "lock_set", "lead", "typed"],
+    &["run"],
+    &["request", "lead", "typed"],
     &["manager", "admin", "health"],
     &["web"],
     &["macro_support"],

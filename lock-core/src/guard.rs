@@ -1,24 +1,26 @@
-//! The guard of a held lock, which releases the lock when it is dropped.
+//! What a caller holds: the guard of one lock, and the guards of a set. They release when they are dropped.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LockError;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
-use crate::runtime::reentrancy;
+use crate::runtime::reentrancy::BodyScope;
+use crate::runtime::set;
 use crate::runtime::waiter;
 use lock_protocol::cleanup::ReleaseOutcome;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
 
-mod holding;
-mod lost;
+mod lock_set;
+mod watch;
 
-pub(crate) use self::holding::{Holding, run, run_until};
-pub use self::lost::Lost;
+pub use self::lock_set::LockSet;
+pub use self::watch::{LockWatch, LossSignal};
 
 /// A held lock. The background worker renews the lock while the guard exists, and dropping the guard
 /// releases it.
@@ -44,6 +46,23 @@ impl LockGuard {
     #[must_use]
     pub fn key(&self) -> &str {
         self.held().key.as_str()
+    }
+
+    /// Returns the name of the lock: the key without the manager's prefix.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::builder().prefix("shop:").in_memory();
+    /// let order = locks.lock("order:42").acquire().await?;
+    /// assert_eq!((order.name(), order.key()), ("order:42", "shop:order:42"));
+    /// # order.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.held().key.name()
     }
 
     /// Returns the token of this grant. Holders of one group, which are readers or holders of permits that have
@@ -114,20 +133,14 @@ impl LockGuard {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on the lock. A later future reports the same loss.
-    pub fn lost(&self) -> Lost {
-        Lost::new(
-            Arc::clone(self.held()),
-            self.acquired.inner.needs_expiry_timer(),
-        )
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::of([self])
     }
 
     /// Returns a handle that shows the state of this lock and cannot release it.
     #[must_use]
     pub fn watch(&self) -> LockWatch {
-        LockWatch {
-            held: Arc::clone(self.held()),
-            needs_expiry_timer: self.acquired.inner.needs_expiry_timer(),
-        }
+        LockWatch::of([self])
     }
 
     /// Renews the lease to the whole ttl now, in addition to the renewals in the background.
@@ -201,42 +214,27 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the future releases the lock in the background.
     pub async fn release(mut self) -> Result<(), LockError> {
-        let outcome = self.acquired.send_release().await?;
-        self.finish_release(&outcome);
-        if outcome.was_owner {
-            Ok(())
-        } else {
-            Err(self.lost_error())
-        }
+        let outcome = self.acquired.send_release().await;
+        self.finish_release(outcome)
     }
 }
 
 impl LockGuard {
-    /// Keeps the key locked for at least this long from now on, also after an earlier release.
-    pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
-        self.acquired.set_min_hold(min_hold);
+    /// Records the outcome of the release. What it doesn't confirm is released again by the drop.
+    fn finish_release(
+        &mut self,
+        outcome: Result<ReleaseOutcome, LockError>,
+    ) -> Result<(), LockError> {
+        let outcome = outcome?;
+        self.acquired.finish_release(&outcome);
+        if outcome.was_owner {
+            Ok(())
+        } else {
+            Err(self.held().lost_error())
+        }
     }
 
-    /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on this
-    /// task fails at once.
-    pub(crate) fn enter(&self) -> reentrancy::BodyScope {
-        self.acquired.enter()
-    }
-
-    /// Records the outcome of the release.
-    pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
-        self.acquired.finish_release(outcome);
-    }
-
-    pub(crate) fn lost_error(&self) -> LockError {
-        self.held().lost_error()
-    }
-
-    pub(crate) fn acquired(&self) -> &Acquired {
-        &self.acquired
-    }
-
-    fn held(&self) -> &Arc<HeldLock> {
+    pub(crate) fn held(&self) -> &Arc<HeldLock> {
         &self.acquired.held
     }
 }
@@ -251,83 +249,149 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// Shows the state of a held lock, for tasks that work under the lock and must not release it. Made
-/// by [`LockGuard::watch`].
-#[derive(Clone)]
-pub struct LockWatch {
-    held: Arc<HeldLock>,
-    needs_expiry_timer: bool,
+/// Something for one lock, without an allocation, or for each lock of a set.
+#[derive(Clone, Debug)]
+pub(crate) enum PerLock<T> {
+    One(T),
+    Set(Vec<T>),
 }
 
-impl LockWatch {
-    /// Returns the key that is locked, as [`LockGuard::key`] does.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        self.held.key.as_str()
+impl<T> PerLock<T> {
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Set(all) => all,
+        }
     }
 
-    /// Returns the kind of the lock, as [`LockGuard::kind`] does.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.held.kind()
-    }
-
-    /// Returns whether the lock is lost, as [`LockGuard::is_lost`] does. A released lock is not lost: see
-    /// [`is_held`](Self::is_held).
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.held.is_lost()
-    }
-
-    /// Returns why the lock was lost, as [`LockGuard::loss_reason`] does. Also returns the reason after
-    /// the guard of a lost lock was dropped.
-    #[must_use]
-    pub fn loss_reason(&self) -> Option<LossReason> {
-        self.held.loss_reason()
-    }
-
-    /// Returns whether the lock is certainly held now: neither lost nor released.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        !self.remaining().is_zero()
-    }
-
-    /// Returns a future that completes when the lock is lost, as [`LockGuard::lost`] does.
-    ///
-    /// # Panics
-    /// As for [`LockGuard::lost`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect on the lock. A later future reports the same loss.
-    pub fn lost(&self) -> Lost {
-        Lost::new(Arc::clone(&self.held), self.needs_expiry_timer)
-    }
-
-    /// Returns how long the lock is certainly held, as [`LockGuard::remaining`] does. Returns zero after
-    /// the release too.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.held.remaining()
-    }
-
-    /// Returns the token of this grant, as [`LockGuard::fencing_token`] does.
-    #[must_use]
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.held.token
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            Self::One(one) => std::slice::from_mut(one),
+            Self::Set(all) => all,
+        }
     }
 }
 
-impl fmt::Debug for LockWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockWatch")
-            .field("key", &self.key())
-            .field("is_lost", &self.is_lost())
-            .finish_non_exhaustive()
+impl<T> FromIterator<T> for PerLock<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
+        let mut items = items.into_iter();
+        match (items.next(), items.next()) {
+            (Some(one), None) => Self::One(one),
+            (first, second) => Self::Set(first.into_iter().chain(second).chain(items).collect()),
+        }
     }
 }
 
-impl LockWatch {
-    pub(crate) fn held(&self) -> &Arc<HeldLock> {
-        &self.held
+/// What a caller holds while its body runs. Each kind of guard is one lock, or the locks of a set.
+pub(crate) trait Holding {
+    fn guards(&self) -> &[LockGuard];
+
+    fn guards_mut(&mut self) -> &mut [LockGuard];
+
+    /// Returns a future that completes at the loss of the first lock.
+    fn loss(&self) -> LossSignal {
+        LossSignal::of(self.guards())
+    }
+
+    /// Returns whether a lock is lost.
+    fn is_any_lost(&self) -> bool {
+        self.guards().iter().any(LockGuard::is_lost)
+    }
+
+    /// Returns the error of the first lock that is lost.
+    fn loss_error(&self) -> LockError {
+        let guards = self.guards();
+        let lost = guards.iter().find(|guard| guard.is_lost());
+        let lost = lost.or(guards.first());
+        lost.map_or(LockError::ShuttingDown, |guard| guard.held().lost_error())
+    }
+
+    /// Enters the scope of the body for one poll. While the scopes live, an acquire of one of the locks on this task fails
+    /// at once.
+    fn enter_body(&self) -> PerLock<BodyScope> {
+        let mut scopes: PerLock<_> = self
+            .guards()
+            .iter()
+            .map(|guard| guard.acquired.enter())
+            .collect();
+        // The innermost scope is dropped first.
+        scopes.as_mut_slice().reverse();
+        scopes
+    }
+
+    /// Keeps the keys locked for at least this long from now on, even if the release comes earlier.
+    fn set_min_hold(&mut self, min_hold: Duration) {
+        for guard in self.guards_mut() {
+            guard.acquired.set_min_hold(min_hold);
+        }
+    }
+
+    /// Records the outcomes of a release. What they don't confirm is released again by the drop.
+    fn finish_body(&mut self, released: &Released) {
+        let outcomes = released.0.as_slice();
+        for (guard, outcome) in self.guards_mut().iter_mut().zip(outcomes) {
+            if let Some(outcome) = outcome {
+                guard.acquired.finish_release(outcome);
+            }
+        }
+    }
+}
+
+/// The outcomes of the release after a body, in the order of the guards; `None` without a reply.
+#[derive(Debug)]
+pub(crate) struct Released(PerLock<Option<ReleaseOutcome>>);
+
+/// Releases after the body has completed. Never fails, because the caller gets the body's result whatever becomes of the
+/// release. Reports a release that failed. The caller passes the outcomes to [`Holding::finish_body`].
+///
+/// # Cancel safety
+/// Dropping the future loses nothing: the drops of the guards release in the background.
+pub(crate) async fn release_after_body(guards: &[LockGuard]) -> Released {
+    let outcomes = match guards {
+        [guard] => PerLock::One(guard.acquired.send_release().await),
+        // In a box, so that the future of a body stays small.
+        guards => PerLock::Set(Box::pin(send_releases(guards)).await),
+    };
+    let outcome = |(guard, outcome): (&LockGuard, &Result<ReleaseOutcome, LockError>)| {
+        let outcome = outcome.as_ref().ok();
+        if !outcome.is_some_and(|outcome| outcome.was_owner) {
+            guard.acquired.inner.reporter.release_failed();
+        }
+        outcome.cloned()
+    };
+    Released(
+        guards
+            .iter()
+            .zip(outcomes.as_slice())
+            .map(outcome)
+            .collect(),
+    )
+}
+
+/// Sends the releases of a set. Returns their outcomes, in order.
+fn send_releases(
+    guards: &[LockGuard],
+) -> impl Future<Output = Vec<Result<ReleaseOutcome, LockError>>> + Send + use<> {
+    let acquired: Vec<_> = guards.iter().map(|guard| &guard.acquired).collect();
+    set::send_release(&acquired)
+}
+
+impl Holding for LockGuard {
+    fn guards(&self) -> &[LockGuard] {
+        std::slice::from_ref(self)
+    }
+
+    fn guards_mut(&mut self) -> &mut [LockGuard] {
+        std::slice::from_mut(self)
+    }
+}
+
+impl<H: Holding> Holding for Box<H> {
+    fn guards(&self) -> &[LockGuard] {
+        H::guards(self)
+    }
+
+    fn guards_mut(&mut self) -> &mut [LockGuard] {
+        H::guards_mut(self)
     }
 }

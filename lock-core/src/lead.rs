@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::LockError;
-use crate::guard::{self, LockGuard, LockWatch};
+use crate::guard::{LockGuard, LockWatch};
 use crate::request::LockRequest;
+use crate::run;
+use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::backoff::{Backoff, Jitter};
-use lock_protocol::kind::{InvalidKindReason, Kind};
 
 /// A campaign waits in steps: after each one, the request is checked and reported again.
 const STEP: Duration = Duration::from_secs(10 * 60);
@@ -48,6 +49,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct Term {
     watch: LockWatch,
+    held: Arc<HeldLock>,
     inner: Arc<ManagerInner>,
 }
 
@@ -55,6 +57,7 @@ impl Term {
     fn new(guard: &LockGuard, inner: &Arc<ManagerInner>) -> Self {
         Self {
             watch: guard.watch(),
+            held: Arc::clone(guard.held()),
             inner: Arc::clone(inner),
         }
     }
@@ -69,7 +72,7 @@ impl Term {
     /// A renewal whose future is dropped may or may not extend the lease.
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
-        self.inner.renew(self.watch.held()).await
+        self.inner.renew(&self.held).await
     }
 }
 
@@ -186,12 +189,7 @@ impl LockRequest {
         self,
         mut body: impl FnMut(Term) -> F,
     ) -> Result<F::Output, LockError> {
-        if let Some(wait) = self.own_wait() {
-            return Err(LockError::InvalidWait { wait });
-        }
-        if self.requested_kind() == Kind::Read {
-            return Err(self.invalid_kind(InvalidKindReason::Leader));
-        }
+        self.check_leader()?;
         let campaign = self.wait(STEP).of_candidate();
         let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
         loop {
@@ -203,7 +201,7 @@ impl LockRequest {
                     let term = Term::new(&guard, campaign.manager());
                     // The first poll calls the closure, so it runs inside the scope of the body, and never after a shutdown.
                     let body = &mut body;
-                    guard::run_until(guard, async move { body(term).await }, closed).await
+                    run::run_until(guard, async move { body(term).await }, closed).await
                 }
                 Err(error) => Err(error),
             };
@@ -236,6 +234,7 @@ mod tests {
     use super::*;
     use crate::Override;
     use crate::manager::LockManager;
+    use lock_protocol::kind::InvalidKindReason;
     use lock_protocol::renew::Renew;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -18,12 +18,12 @@ mod guard;
 mod health;
 mod info;
 mod lead;
-mod lock_set;
 mod manager;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 mod request;
+mod run;
 mod runtime;
 mod stats;
 mod store;
@@ -68,7 +68,7 @@ pub use error::{
     BackendError, BackendErrorKind, Holder, HolderState, InvalidOverrideReason, LockError,
     ShutdownIncomplete,
 };
-pub use guard::{LockGuard, LockWatch, Lost};
+pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
 pub use health::{Health, PollingReason, Pong};
 pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
 pub use lead::Term;
@@ -86,12 +86,13 @@ pub use lock_protocol::kind::{InvalidKindReason, Kind};
 pub use lock_protocol::loss::LossReason;
 #[doc(inline)]
 pub use lock_protocol::renew::Renew;
-pub use lock_set::{LockSet, LockSetLost, LockSetRequest, LockSetWatch};
 pub use manager::{LockManager, LockManagerBuilder};
 #[cfg(feature = "__doctor")]
 #[doc(hidden)]
 pub use redis::doctor;
-pub use request::LockRequest;
+#[cfg(feature = "macros")]
+pub use request::Declared;
+pub use request::{Acquiring, LockRequest, Named, Names, One, Target};
 pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
@@ -101,8 +102,7 @@ pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 pub use typed::{
-    ExclusiveLock, Held, HeldRequest, Holds, Lock, Permit, Read, ReadWriteLock, SemaphoreLock,
-    Write,
+    ExclusiveLock, Held, Holds, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
 };
 
 #[cfg(feature = "macros")]

@@ -41,11 +41,12 @@ pub use self::options::{
     checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
-    MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
+    MapOutcome, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
     run_body_then_release,
 };
 // The option `crate` imports the crate by this path.
 pub use crate as lock_core;
+pub use crate::run::OnLost;
 pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
 pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;

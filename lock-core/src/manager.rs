@@ -13,9 +13,8 @@ use crate::config::{Handover, Settings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
-use crate::lock_set::LockSetRequest;
 use crate::memory::MemoryStore;
-use crate::request::LockRequest;
+use crate::request::{LockRequest, Names};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
 use crate::stats::LockStats;
@@ -140,9 +139,9 @@ impl LockManager {
     pub fn lock_all<N: Into<LockName>>(
         &self,
         names: impl IntoIterator<Item = N>,
-    ) -> LockSetRequest {
-        let options = LockRequest::new(Arc::clone(&self.inner), LockName::from(""));
-        LockSetRequest::new(options, names.into_iter().map(Into::into).collect())
+    ) -> LockRequest<Names> {
+        let names = names.into_iter().map(Into::into).collect();
+        LockRequest::of_names(Arc::clone(&self.inner), names)
     }
 
     /// Installs this manager as the one that the attribute uses in the whole program.

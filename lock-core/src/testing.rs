@@ -62,12 +62,12 @@ pub fn now(manager: &LockManager) -> u64 {
     manager.inner().clock().now().as_nanos()
 }
 
-/// Returns when the lease ends without another renewal, on the clock of [`now`]. Returns `None` for
-/// a lock that is held as long as its guard exists.
+/// Returns when the first lease of the watched locks ends without another renewal, on the clock of [`now`]. Returns
+/// `None` for a lock that is held as long as its guard exists.
 #[must_use]
 pub fn lease_end(watch: &LockWatch) -> Option<u64> {
-    let end = watch.held().deadline();
-    end.map(lock_protocol::clock::Moment::as_nanos)
+    let ends = watch.locks().iter().filter_map(|lock| lock.deadline());
+    ends.min().map(lock_protocol::clock::Moment::as_nanos)
 }
 
 /// Returns whether the locks are on a server. Then their clock is real.

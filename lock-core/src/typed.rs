@@ -1,24 +1,21 @@
 //! Declared locks, and the proof that one is held.
 
 use std::fmt;
-use std::future::Future;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::Duration;
 
 use crate::error::LockError;
-use crate::guard::{Holding, LockGuard, LockWatch, Lost};
+use crate::guard::{Holding, LockGuard, LockWatch, LossSignal};
 use lock_protocol::fencing_token::FencingToken;
 
 mod declaration;
-mod request;
 
 pub use self::declaration::{
     Declaration, ExclusiveKind, ExclusiveLock, Lock, Permit, Read, ReadWriteKind, ReadWriteLock,
     SemaphoreKind, SemaphoreLock, Write,
 };
 pub(crate) use self::declaration::{DefaultMode, HeldMode};
-pub use self::request::HeldRequest;
 
 /// The proof that a declared lock is held: `L` says which lock, and `M` in which mode.
 ///
@@ -178,7 +175,7 @@ impl<L, M> Held<L, M> {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on the lock. A later future reports the same loss.
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> LossSignal {
         self.guard.lost()
     }
 
@@ -276,7 +273,7 @@ impl<L> Held<L, Write> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
-    /// let written = locks.write(Stock { sku: "a-1" }).acquire().await?;
+    /// let written = locks.hold_write(Stock { sku: "a-1" }).acquire().await?;
     /// let reading: Held<Stock<'_>, Read> = written.downgrade().await?;
     /// assert_eq!(reading.sku, "a-1");
     /// # Ok(())
@@ -314,28 +311,12 @@ impl<L, M> fmt::Debug for Held<L, M> {
 }
 
 impl<L, M> Holding for Held<L, M> {
-    type Loss = Lost;
-    type Scope = <LockGuard as Holding>::Scope;
-    type Outcome = <LockGuard as Holding>::Outcome;
-
-    fn loss(&self) -> Lost {
-        self.guard.lost()
+    fn guards(&self) -> &[LockGuard] {
+        self.guard.guards()
     }
 
-    fn loss_error(&self) -> LockError {
-        self.guard.loss_error()
-    }
-
-    fn enter_body(&self) -> Self::Scope {
-        self.guard.enter_body()
-    }
-
-    fn release_after_body(&self) -> impl Future<Output = Self::Outcome> + Send {
-        self.guard.release_after_body()
-    }
-
-    fn finish_body(&mut self, outcome: &Self::Outcome) {
-        self.guard.finish_body(outcome);
+    fn guards_mut(&mut self) -> &mut [LockGuard] {
+        self.guard.guards_mut()
     }
 }
 
@@ -356,7 +337,7 @@ impl<L, M> Holding for Held<L, M> {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), LockError> {
 /// let locks = LockManager::in_memory();
-/// let stock = locks.read(Stock { sku: "a-1" }).acquire().await?;
+/// let stock = locks.hold_read(Stock { sku: "a-1" }).acquire().await?;
 /// assert_eq!(price(&stock).await, 3);
 /// # Ok(())
 /// # }

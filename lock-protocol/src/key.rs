@@ -275,6 +275,8 @@ pub struct LockKey {
 #[derive(Debug)]
 struct Keys {
     text: Arc<str>,
+    /// Where the name begins in the text, behind the prefix.
+    name_at: usize,
     /// The queue, the counter, the grace key and the holders, one after the other: they differ in the ending
     /// only.
     companions: String,
@@ -312,6 +314,7 @@ impl LockKey {
         Ok(Self {
             keys: Arc::new(Keys {
                 text: [prefix, name].concat().into(),
+                name_at: prefix.len(),
                 companions: companions.as_flattened().concat(),
                 template,
             }),
@@ -333,6 +336,11 @@ impl LockKey {
     /// The key that holds the lock.
     pub fn as_str(&self) -> &str {
         &self.keys.text
+    }
+
+    /// The name of the lock: the key without the prefix.
+    pub fn name(&self) -> &str {
+        &self.keys.text[self.keys.name_at..]
     }
 
     /// Returns the key that holds the lock, shared.

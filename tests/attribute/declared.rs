@@ -148,7 +148,7 @@ async fn one_attempt_of_skip_is_only_the_default() {
 async fn mode_chooses_how_a_read_write_lock_is_held() {
     let locks = LockManager::in_memory();
     let (sku, depot) = ("a-1", (1, 2));
-    let reader = locks.read(Stock { sku, depot }).acquire().await;
+    let reader = locks.hold_read(Stock { sku, depot }).acquire().await;
     let reader = reader.expect("free");
     assert_eq!(reader.guard().key(), "lock:stock:a-1:1");
     assert_eq!(read(&locks, sku).await.expect("shared"), (3, Kind::Read));
@@ -159,7 +159,7 @@ async fn mode_chooses_how_a_read_write_lock_is_held() {
     );
     let owner = ("four".to_owned(), 1);
     assert_eq!(borrowed(&locks, &owner).await.expect("free"), 5);
-    let writer = locks.write(Stock { sku, depot }).acquire().await;
+    let writer = locks.hold_write(Stock { sku, depot }).acquire().await;
     let reader = writer.expect("free").downgrade().await.expect("held");
     assert_eq!(read(&locks, sku).await.expect("shared"), (3, Kind::Read));
     assert_eq!(price(&reader), (3, Kind::Read));
@@ -169,10 +169,10 @@ async fn mode_chooses_how_a_read_write_lock_is_held() {
 async fn declared_permits_are_counted_by_weight() {
     let locks = LockManager::in_memory();
     assert_eq!(mail(&locks).await.expect("free"), "2 of 3 permits");
-    let one = locks.permit(Mailer(1)).acquire().await.expect("free");
+    let one = locks.hold_permit(Mailer(1)).acquire().await.expect("free");
     assert!(
         locks
-            .permit(Mailer(1))
+            .hold_permit(Mailer(1))
             .try_acquire()
             .await
             .expect("up")
@@ -180,7 +180,7 @@ async fn declared_permits_are_counted_by_weight() {
     );
     assert!(
         locks
-            .permit(Mailer(2))
+            .hold_permit(Mailer(2))
             .try_acquire()
             .await
             .expect("up")
@@ -193,7 +193,7 @@ async fn declared_permits_are_counted_by_weight() {
 async fn declared_values_may_depend_on_the_lock() {
     let locks = LockManager::in_memory();
     let batch = Batch::<2> { ttl: TTL };
-    let held = locks.permit(batch).await.expect("free");
+    let held = locks.hold_permit(batch).await.expect("free");
     assert_eq!(held.remaining(), TTL);
     assert_eq!(held.guard().kind().to_string(), "2 permits");
 }
@@ -235,21 +235,25 @@ async fn declared_lock_inside_its_own_body_would_deadlock() {
     let stock = || Stock { sku, depot };
     let inside = async |_: &Held<Stock<'_, u8>, Read>| {
         let annotated = read(&locks, sku).await.map(|_| ());
-        let reader = locks.read(stock()).acquire().await.map(|_| ());
-        let writer = locks.write(stock()).acquire().await.map(|_| ());
+        let reader = locks.hold_read(stock()).acquire().await.map(|_| ());
+        let writer = locks.hold_write(stock()).acquire().await.map(|_| ());
         [annotated, reader, writer]
     };
-    let inner = locks.read(stock()).run(inside).await.expect("free");
+    let inner = locks.hold_read(stock()).run(inside).await.expect("free");
     for result in inner {
         let error = result.expect_err("it waits for itself");
         assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
     }
     let inside = async |_: &Held<Mailer, Permit>| {
         let lighter = locks.lock("{1}:mailer").permits(3).try_acquire().await;
-        let same = locks.permit(Mailer(1)).acquire().await;
+        let same = locks.hold_permit(Mailer(1)).acquire().await;
         (lighter.map(|held| held.is_some()), same.map(|_| ()))
     };
-    let (lighter, same) = locks.permit(Mailer(1)).run(inside).await.expect("free");
+    let (lighter, same) = locks
+        .hold_permit(Mailer(1))
+        .run(inside)
+        .await
+        .expect("free");
     assert!(lighter.expect("one permit is left"));
     let error = same.expect_err("it waits for itself");
     assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");

@@ -412,7 +412,7 @@ async fn macros_declare_and_hold_locks() {
     assert_eq!(page.guard().key(), "lock:page:3:4");
     assert_eq!(made::id_of(&page), 3);
     assert_eq!(made::mail(&locks).await.expect("free"), 0);
-    let mailer = locks.permit(made::Mailer).await.expect("free");
+    let mailer = locks.hold_permit(made::Mailer).await.expect("free");
     assert_eq!(mailer.guard().kind(), Kind::Permits { of: 4, weight: 2 });
     assert_eq!(made::wrap(&locks, 3).await.expect("free"), 6);
     assert_eq!(made::of_literals(&locks, 1).await.expect("free"), 2);
@@ -425,7 +425,7 @@ async fn configured_fields_and_parameters_are_used() {
     use configured::{Named, Tuple};
 
     let locks = LockManager::in_memory();
-    let tuple = locks.permit(Tuple(1, 2)).await.expect("free");
+    let tuple = locks.hold_permit(Tuple(1, 2)).await.expect("free");
     assert_eq!(tuple.guard().key(), "lock:configured:1:2");
     let held = locks.hold(Named { id: 3 }).await.expect("free");
     assert_eq!(held.guard().key(), "lock:configured:3");
@@ -441,7 +441,7 @@ async fn generic_types_declare_locks() {
     let many = generics::many(&locks, "l", 'm').await.expect("free");
     assert_eq!(many, "lock:many:l:m 3 of 6 permits");
     let many: Many<'_, str> = Many { l: "l", m: 1 };
-    let many = locks.permit(many).await.expect("free");
+    let many = locks.hold_permit(many).await.expect("free");
     assert_eq!(many.guard().kind(), Kind::Permits { of: 4, weight: 2 });
     let array = generics::array::<_, 5>(&locks, 'a').await.expect("free");
     assert_eq!(array, ('a', 5));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use lock_core::{LockGuard, LockManager, LockWatch, Lost};
+use lock_core::{LockGuard, LockManager, LockWatch, LossSignal};
 use test_support::fixtures::{
     KEY, LONG, NAME, NOTICE, QUEUE, SLACK, SOON, keys, ms, multi_thread_runtime,
 };
@@ -53,7 +53,7 @@ impl Drop for Owned {
     }
 }
 
-fn poll_lost(lost: &mut Lost, waker: &Waker) -> Poll<()> {
+fn poll_lost(lost: &mut LossSignal, waker: &Waker) -> Poll<()> {
     Pin::new(lost).poll(&mut Context::from_waker(waker))
 }
 

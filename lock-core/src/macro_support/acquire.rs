@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::call::{AcquireFuture, BoxFuture};
+use super::call::AcquireFuture;
 use super::options::{OnContended, Options};
 use crate::error::LockError;
-use crate::lock_set::LockSet;
+use crate::guard::LockSet;
 use crate::manager::LockManager;
+use crate::request::{LockRequest, Named};
 use crate::store::check_runtime;
 use crate::typed::Declaration;
 use lock_protocol::key::LockName;
@@ -22,16 +23,42 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
     let options = options.with_default_wait();
     AcquireFuture::new(async move {
         check(&name)?;
-        let (manager, spent) = match manager {
-            Some(manager) => (manager, Duration::ZERO),
-            None => current_manager(options.wait).await?,
-        };
-        let request = options.apply(manager.lock(name));
-        match options.on_contended {
-            OnContended::Return => request.spent(spent).acquire().await,
-            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
-        }
+        let (manager, spent) = manager_for(manager, options.wait).await?;
+        send(manager.lock(name).spent(spent), options).await
     })
+}
+
+/// Acquires the locks of an annotated function whose `name` is a list.
+pub fn acquire_all<const N: usize>(
+    manager: Option<LockManager>,
+    names: [LockName; N],
+    options: Options,
+) -> AcquireFuture<LockSet> {
+    acquire_list(manager, names.into(), options)
+}
+
+fn acquire_list(
+    manager: Option<LockManager>,
+    names: Vec<LockName>,
+    options: Options,
+) -> AcquireFuture<LockSet> {
+    let options = options.with_default_wait();
+    AcquireFuture::new(async move {
+        names.iter().try_for_each(check)?;
+        let (manager, spent) = manager_for(manager, options.wait).await?;
+        send(manager.lock_all(names).spent(spent), options).await
+    })
+}
+
+async fn send<T: Named + Clone>(
+    request: LockRequest<T>,
+    options: Options,
+) -> Result<T::Guard, LockError> {
+    let request = options.apply(request);
+    match options.on_contended {
+        OnContended::Return => request.acquire().await,
+        OnContended::Skip => request.acquire_or_skip().await,
+    }
 }
 
 /// Checks a name before anything connects.
@@ -58,12 +85,16 @@ pub(super) fn acquire_declared(
     acquire(manager, declaration.name, options)
 }
 
-/// Returns the manager of the caller. Also returns the time for its connection, which counts as waiting. In a
-/// box: the future of a connection is larger than the rest of an acquire.
-fn current_manager(
+/// Returns the given manager, or that of the caller. Also returns the time for its connection, which counts as waiting.
+async fn manager_for(
+    given: Option<LockManager>,
     wait: Option<Duration>,
-) -> BoxFuture<Result<(LockManager, Duration), LockError>> {
-    Box::pin(find_manager(wait))
+) -> Result<(LockManager, Duration), LockError> {
+    match given {
+        Some(manager) => Ok((manager, Duration::ZERO)),
+        // In a box: the future of a connection is larger than the rest of an acquire.
+        None => Box::pin(find_manager(wait)).await,
+    }
 }
 
 async fn find_manager(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
@@ -75,35 +106,6 @@ async fn find_manager(wait: Option<Duration>) -> Result<(LockManager, Duration),
     let connected = tokio::time::timeout(wait, LockManager::current()).await;
     let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
     Ok((manager, started.elapsed()))
-}
-
-/// Acquires the locks of an annotated function whose `name` is a list.
-pub fn acquire_all<const N: usize>(
-    manager: Option<LockManager>,
-    names: [LockName; N],
-    options: Options,
-) -> AcquireFuture<LockSet> {
-    acquire_list(manager, names.into(), options)
-}
-
-fn acquire_list(
-    manager: Option<LockManager>,
-    names: Vec<LockName>,
-    options: Options,
-) -> AcquireFuture<LockSet> {
-    let options = options.with_default_wait();
-    AcquireFuture::new(async move {
-        names.iter().try_for_each(check)?;
-        let (manager, spent) = match manager {
-            Some(manager) => (manager, Duration::ZERO),
-            None => current_manager(options.wait).await?,
-        };
-        let request = options.apply_to_set(manager.lock_all(names));
-        match options.on_contended {
-            OnContended::Return => request.spent(spent).acquire().await,
-            OnContended::Skip => request.spent(spent).acquire_or_skip().await,
-        }
-    })
 }
 
 #[cfg(test)]

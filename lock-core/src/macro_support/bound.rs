@@ -5,8 +5,7 @@
 use std::future::Ready;
 
 use crate::error::LockError;
-use crate::guard::LockGuard;
-use crate::lock_set::LockSet;
+use crate::guard::{LockGuard, LockSet};
 use crate::typed::Held;
 
 /// What `bind` names in a function with one name.
@@ -82,7 +81,7 @@ impl<L, M> BoundHeld for &Held<L, M> {
 #[diagnostic::on_unimplemented(
     message = "the body cannot release the lock of its own function",
     label = "the lock is released when the body ends",
-    note = "return from the body, or use the builder, which returns an owned proof: `locks.hold(lock).acquire().await?`, or `read`, `write` or `permit` in place of `hold`",
+    note = "return from the body, or use the builder, which returns an owned proof: `locks.hold(lock).acquire().await?`, or `hold_read`, `hold_write` or `hold_permit`",
     note = "for a spawned task, `held.watch()` returns a handle that reports the loss of the lock"
 )]
 pub trait HeldReleasedByTheCaller {}

@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 use crate::error::LockError;
-use crate::guard::{Holding, LockGuard};
-use crate::lock_set::LockSet;
+use crate::guard::{Holding, LockGuard, LockSet, Released};
 
 /// A boxed future of this crate. The box keeps the futures of annotated functions small.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -86,7 +85,7 @@ impl Acquire for AcquireFuture<LockSet> {
 pub struct GuardSlot<H: Holding = LockGuard> {
     pub(super) held: OnceLock<H>,
     /// The outcome of the release. The drop of the guard needs it.
-    pub(super) released: OnceLock<H::Outcome>,
+    pub(super) released: OnceLock<Released>,
 }
 
 #[allow(

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lock_set::LockSetRequest;
-use crate::request::LockRequest;
+use crate::request::{LockRequest, Named};
 use lock_protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
 use lock_protocol::renew::{MIN_RENEWAL, Renew};
 use lock_protocol::ttl::{MAX_TTL, MIN_TTL};
@@ -60,11 +59,7 @@ impl Options {
         }
     }
 
-    pub(super) fn apply_to_set(self, request: LockSetRequest) -> LockSetRequest {
-        request.with(|options| self.apply(options))
-    }
-
-    pub(super) fn apply(self, mut request: LockRequest) -> LockRequest {
+    pub(super) fn apply<T: Named>(self, mut request: LockRequest<T>) -> LockRequest<T> {
         request = request.renew(self.renew).kind(self.kind);
         if let Some(ttl) = self.ttl {
             request = request.ttl(ttl);

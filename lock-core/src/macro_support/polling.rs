@@ -7,16 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use super::call::{Acquire, AcquireFuture, GuardSlot};
 use crate::error::LockError;
-use crate::guard::Holding;
-
-/// The effect of a lost lock on the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLost {
-    /// The body is not polled again, and the caller drops it.
-    Cancel,
-    /// The body runs to its end.
-    Continue,
-}
+use crate::guard::{Holding, Released, release_after_body};
+use crate::run::{BodyRun, OnLost};
 
 /// The state of one call, without its body.
 struct CallProgress<'a, A: Acquire> {
@@ -25,15 +17,12 @@ struct CallProgress<'a, A: Acquire> {
     stage: CallStage<'a, A>,
 }
 
-type Loss<A> = <<A as Acquire>::Held as Holding>::Loss;
-type ReleaseFuture<'a, A> =
-    Pin<Box<dyn Future<Output = <<A as Acquire>::Held as Holding>::Outcome> + Send + 'a>>;
+type ReleaseFuture<'a> = Pin<Box<dyn Future<Output = Released> + Send + 'a>>;
 
 enum CallStage<'a, A: Acquire> {
     Acquiring(A),
-    /// The loss is `None` with `on_lost = continue`.
-    Held(&'a A::Held, Option<Loss<A>>),
-    Releasing(ReleaseFuture<'a, A>),
+    Running(BodyRun<'a, A::Held>),
+    Releasing(ReleaseFuture<'a>),
     Done,
 }
 
@@ -46,7 +35,7 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
         }
     }
 
-    /// Polls the body while the lock is held. The caller drops the body when the lock is lost.
+    /// Acquires the lock, and polls the body while it is held. The caller drops the body after an error.
     ///
     /// The body is a trait object only during the poll. So the future that owns the body is `Send`
     /// exactly when the body is, and this function is compiled once for each type of result.
@@ -55,10 +44,15 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
         body: Pin<&mut dyn Future<Output = T>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<T, LockError>> {
-        let entered = ready!(self.poll_enter(cx))?;
-        let polled = body.poll(cx);
-        drop(entered);
-        polled.map(Ok)
+        ready!(self.poll_acquire(cx))?;
+        let CallStage::Running(run) = &mut self.stage else {
+            unreachable!("polled after it was done");
+        };
+        let polled = run.poll(body, cx);
+        if let Poll::Ready(Err(_)) = polled {
+            self.stage = CallStage::Done;
+        }
+        polled
     }
 
     /// Polls the body, and then the release. Meanwhile `output` keeps the result of the body.
@@ -79,11 +73,7 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
         Poll::Ready(Ok(done))
     }
 
-    /// Acquires the lock. Then enters its scope for one poll of the body, unless the lock is lost.
-    fn poll_enter(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<<A::Held as Holding>::Scope, LockError>> {
+    fn poll_acquire(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LockError>> {
         if let CallStage::Acquiring(acquire) = &mut self.stage {
             let granted = ready!(acquire.future().poll(cx));
             let stage = mem::replace(&mut self.stage, CallStage::Done);
@@ -92,33 +82,21 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
                 unreachable!("it was this stage a moment ago");
             };
             let held = self.slot.held.get_or_init(|| acquire.into_held(granted));
-            let lost = (self.on_lost == OnLost::Cancel).then(|| held.loss());
-            self.stage = CallStage::Held(held, lost);
+            self.stage = CallStage::Running(BodyRun::new(held, self.on_lost));
         }
-        let CallStage::Held(held, lost) = &mut self.stage else {
-            unreachable!("polled after it was done");
-        };
-        // The loss is polled first, so that the body never runs without the lock.
-        if let Some(lost) = lost
-            && Pin::new(lost).poll(cx).is_ready()
-        {
-            let error = held.loss_error();
-            self.stage = CallStage::Done;
-            return Poll::Ready(Err(error));
-        }
-        Poll::Ready(Ok(held.enter_body()))
+        Poll::Ready(Ok(()))
     }
 
     /// Releases the lock after the body, and waits for the reply.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let CallStage::Held(held, _) = &self.stage {
-            let release = held.release_after_body();
+        if let CallStage::Running(run) = &self.stage {
+            let release = release_after_body(run.held().guards());
             self.stage = CallStage::Releasing(Box::pin(release));
         }
         if let CallStage::Releasing(release) = &mut self.stage {
-            let outcome = ready!(release.as_mut().poll(cx));
+            let released = ready!(release.as_mut().poll(cx));
             // A lock is released only once, so the cell is empty.
-            let _is_first = self.slot.released.set(outcome);
+            let _is_first = self.slot.released.set(released);
             self.stage = CallStage::Done;
         }
         Poll::Ready(())

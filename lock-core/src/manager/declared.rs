@@ -1,8 +1,11 @@
 //! Makes requests for declared locks.
 
+use std::sync::Arc;
+
 use super::LockManager;
+use crate::request::{Declared, LockRequest};
 use crate::typed::{
-    ExclusiveLock, HeldMode, HeldRequest, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
+    ExclusiveLock, HeldMode, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
 };
 
 impl LockManager {
@@ -24,7 +27,7 @@ impl LockManager {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn hold<L: ExclusiveLock>(&self, lock: L) -> HeldRequest<L, Write> {
+    pub fn hold<L: ExclusiveLock>(&self, lock: L) -> LockRequest<Declared<L, Write>> {
         self.declared(lock)
     }
 
@@ -39,14 +42,14 @@ impl LockManager {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
-    /// let one = locks.read(Stock(7)).acquire().await?;
-    /// let other = locks.read(Stock(7)).try_acquire().await?;
+    /// let one = locks.hold_read(Stock(7)).acquire().await?;
+    /// let other = locks.hold_read(Stock(7)).try_acquire().await?;
     /// assert!(other.is_some());
     /// # drop(one);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn read<L: ReadWriteLock>(&self, lock: L) -> HeldRequest<L, Read> {
+    pub fn hold_read<L: ReadWriteLock>(&self, lock: L) -> LockRequest<Declared<L, Read>> {
         self.declared(lock)
     }
 
@@ -61,13 +64,13 @@ impl LockManager {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
-    /// let writer = locks.write(Stock(7)).acquire().await?;
-    /// assert!(locks.read(Stock(7)).try_acquire().await?.is_none());
+    /// let writer = locks.hold_write(Stock(7)).acquire().await?;
+    /// assert!(locks.hold_read(Stock(7)).try_acquire().await?.is_none());
     /// # drop(writer);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn write<L: ReadWriteLock>(&self, lock: L) -> HeldRequest<L, Write> {
+    pub fn hold_write<L: ReadWriteLock>(&self, lock: L) -> LockRequest<Declared<L, Write>> {
         self.declared(lock)
     }
 
@@ -82,18 +85,18 @@ impl LockManager {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
-    /// let one = locks.permit(Mailer).acquire().await?;
-    /// let two = locks.permit(Mailer).acquire().await?;
-    /// assert!(locks.permit(Mailer).try_acquire().await?.is_none());
+    /// let one = locks.hold_permit(Mailer).acquire().await?;
+    /// let two = locks.hold_permit(Mailer).acquire().await?;
+    /// assert!(locks.hold_permit(Mailer).try_acquire().await?.is_none());
     /// # drop((one, two));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn permit<L: SemaphoreLock>(&self, lock: L) -> HeldRequest<L, Permit> {
+    pub fn hold_permit<L: SemaphoreLock>(&self, lock: L) -> LockRequest<Declared<L, Permit>> {
         self.declared(lock)
     }
 
-    fn declared<L: Lock, M: HeldMode>(&self, lock: L) -> HeldRequest<L, M> {
-        HeldRequest::new(lock, |name| self.lock(name))
+    fn declared<L: Lock, M: HeldMode>(&self, lock: L) -> LockRequest<Declared<L, M>> {
+        LockRequest::of_declared(Arc::clone(&self.inner), lock)
     }
 }

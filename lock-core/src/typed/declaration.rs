@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::request::LockRequest;
 use lock_protocol::key::LockName;
 use lock_protocol::kind::Kind;
 
@@ -50,8 +49,8 @@ use lock_protocol::kind::Kind;
 /// # async fn main() -> Result<(), LockError> {
 /// let locks = LockManager::in_memory();
 /// let order = locks.hold(OrderLock { order_id: 7 }).acquire().await?;
-/// let stock = locks.read(Stock { sku: "a-1" }).acquire().await?;
-/// let mailer = locks.permit(Mailer).acquire().await?;
+/// let stock = locks.hold_read(Stock { sku: "a-1" }).acquire().await?;
+/// let mailer = locks.hold_permit(Mailer).acquire().await?;
 /// assert_eq!(order.guard().key(), "lock:order:7");
 /// # drop((order, stock, mailer));
 /// # Ok(())
@@ -83,19 +82,6 @@ pub struct Declaration {
     pub ttl: Option<Duration>,
     /// `wait = ..`
     pub wait: Option<Duration>,
-}
-
-impl Declaration {
-    /// Sets the options of a request for the declared lock.
-    pub(crate) fn apply(&self, mut request: LockRequest, kind: Kind) -> LockRequest {
-        if let Some(ttl) = self.ttl {
-            request = request.ttl(ttl);
-        }
-        if let Some(wait) = self.wait {
-            request = request.wait(wait);
-        }
-        request.kind(kind)
-    }
 }
 
 /// The kind of a lock with one holder.
@@ -213,7 +199,7 @@ impl DefaultMode for SemaphoreKind {
     message = "`{Self}` is not an exclusive lock",
     label = "is not declared as this kind",
     note = "a name that no type declares is locked with `locks.lock(name)`",
-    note = "a declared lock of another kind: take it with `read` or `write`, or with `permit`; or declare it without `mode` and `permits`"
+    note = "a declared lock of another kind: take it with `hold_read`, `hold_write` or `hold_permit`, or declare it without `mode` and `permits`"
 )]
 pub trait ExclusiveLock: Lock {}
 
@@ -221,8 +207,8 @@ pub trait ExclusiveLock: Lock {}
 #[diagnostic::do_not_recommend]
 impl<L: Lock<Kind = ExclusiveKind>> ExclusiveLock for L {}
 
-/// A declared lock with many readers or one writer. [`LockManager::read`](crate::LockManager::read) and
-/// [`LockManager::write`](crate::LockManager::write) take it.
+/// A declared lock with many readers or one writer. [`LockManager::hold_read`](crate::LockManager::hold_read) and
+/// [`LockManager::hold_write`](crate::LockManager::hold_write) take it.
 ///
 /// Each type that derives [`Lock`] with `mode = read_write` implements it:
 ///
@@ -239,14 +225,14 @@ impl<L: Lock<Kind = ExclusiveKind>> ExclusiveLock for L {}
     message = "`{Self}` is not a read-write lock",
     label = "is not declared as this kind",
     note = "a name that no type declares is locked with `locks.lock(name)`",
-    note = "a declared lock of another kind: declare it with `#[lock(.., mode = read_write)]`, or take it with `hold` or `permit`"
+    note = "a declared lock of another kind: declare it with `#[lock(.., mode = read_write)]`, or take it with `hold` or `hold_permit`"
 )]
 pub trait ReadWriteLock: Lock {}
 
 #[diagnostic::do_not_recommend]
 impl<L: Lock<Kind = ReadWriteKind>> ReadWriteLock for L {}
 
-/// A declared lock with permits. [`LockManager::permit`](crate::LockManager::permit) takes it.
+/// A declared lock with permits. [`LockManager::hold_permit`](crate::LockManager::hold_permit) takes it.
 ///
 /// Each type that derives [`Lock`] with `permits` implements it:
 ///
@@ -263,7 +249,7 @@ impl<L: Lock<Kind = ReadWriteKind>> ReadWriteLock for L {}
     message = "`{Self}` is not a semaphore",
     label = "is not declared as this kind",
     note = "a name that no type declares is locked with `locks.lock(name)`",
-    note = "a declared lock of another kind: declare it with `#[lock(.., permits = 4)]`, or take it with `hold`, `read` or `write`"
+    note = "a declared lock of another kind: declare it with `#[lock(.., permits = 4)]`, or take it with `hold`, `hold_read` or `hold_write`"
 )]
 pub trait SemaphoreLock: Lock {}
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::manager::LockManager;
+use crate::request::{Declared, LockRequest};
 use lock_protocol::key::LockName;
 use lock_protocol::kind::Kind;
 
@@ -31,7 +32,7 @@ fn proof_has_the_size_of_its_parts() {
 fn proofs_are_send_sync_and_static() {
     fn check<T: Send + Sync + 'static>() {}
     check::<Held<Order>>();
-    check::<HeldRequest<Order, Read>>();
+    check::<LockRequest<Declared<Order, Read>>>();
 }
 
 #[tokio::test(start_paused = true)]

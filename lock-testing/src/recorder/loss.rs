@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use lock_core::{LockWatch, Lost, testing};
+use lock_core::{LockWatch, LossSignal, testing};
 use tokio::task::JoinHandle;
 
 use crate::record::AcquisitionRecord;
@@ -55,7 +55,7 @@ async fn record_renewals(record: AcquisitionRecord, watch: LockWatch) {
 
 /// Completes after it has recorded the loss.
 struct LossRecord {
-    lost: Lost,
+    lost: LossSignal,
     waker: Arc<LossWaker>,
 }
 

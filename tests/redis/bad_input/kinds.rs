@@ -1,8 +1,6 @@
 //! Kinds and sets that are rejected before the client sends a command.
 
-use lock_core::{
-    InvalidKindReason, Kind, LockError, LockManager, LockRequest, LockSet, LockSetRequest,
-};
+use lock_core::{InvalidKindReason, Kind, LockError, LockManager, LockRequest, LockSet, Names};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, ms};
 use tests::supported_dialects;
@@ -11,7 +9,7 @@ use super::arguments::error_before_any_command;
 use super::{assert_at_rest, assert_says, builder, connect};
 
 /// Returns the errors of a request for a set from every call that can make it.
-async fn errors_of_set(request: LockSetRequest) -> Vec<LockError> {
+async fn errors_of_set(request: LockRequest<Names>) -> Vec<LockError> {
     let body = async |_: &LockSet| panic!("the body runs without the locks");
     vec![
         request.clone().acquire().await.unwrap_err(),
@@ -23,7 +21,7 @@ async fn errors_of_set(request: LockSetRequest) -> Vec<LockError> {
 
 /// Checks that a set is rejected for this reason, and that the client sent no command.
 async fn assert_invalid_set(
-    request: impl Fn(&LockManager) -> LockSetRequest,
+    request: impl Fn(&LockManager) -> LockRequest<Names>,
     reason: InvalidKindReason,
 ) {
     let server = RedisServer::start();

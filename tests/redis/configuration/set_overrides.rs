@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    InvalidOverrideReason, LockError, LockGuard, LockManager, LockSet, LockSetRequest, Override,
-    distributed_lock, lock_name,
+    InvalidOverrideReason, LockError, LockGuard, LockManager, LockRequest, LockSet, Names,
+    Override, distributed_lock, lock_name,
 };
 use test_support::RedisServer;
 use test_support::fixtures::{NOTICE, keys, ms, time_to_expiry};
@@ -37,7 +37,7 @@ async fn ship(
     Ok(LOCKED.map(|key| time_to_expiry(server, key)))
 }
 
-fn request(locks: &LockManager) -> LockSetRequest {
+fn request(locks: &LockManager) -> LockRequest<Names> {
     let (id, sku) = (7, "a");
     let names = [lock_name!("order:{id}"), lock_name!("stock:{sku}")];
     let names = names.into_iter().chain(["audit".into()]);

@@ -24,6 +24,7 @@ mod nested;
 mod patterns;
 mod receivers;
 mod returns;
+mod runs;
 mod tables;
 #[cfg(test)]
 mod tested;
@@ -57,6 +58,7 @@ fn main() {
         receivers::run().await;
         generics::run().await;
         returns::run().await;
+        runs::run().await;
         bodies::run().await;
         made_by_macros::run().await;
         mentioned::run().await;

@@ -7,7 +7,7 @@ struct OrderLock {
 }
 
 fn f(locks: &LockManager) {
-    let _ = locks.read(OrderLock { order_id: 1 });
+    let _ = locks.hold_read(OrderLock { order_id: 1 });
 }
 
 fn main() {}

@@ -11,7 +11,7 @@ async fn restock(stock: &Held<Stock<'_>>) -> usize {
 }
 
 async fn f(locks: &LockManager) -> Result<usize, LockError> {
-    let stock = locks.read(Stock { sku: "a" }).acquire().await?;
+    let stock = locks.hold_read(Stock { sku: "a" }).acquire().await?;
     Ok(restock(&stock).await)
 }
 

@@ -7,7 +7,7 @@ struct OrderLock {
 }
 
 fn f(locks: &LockManager) {
-    let _ = locks.write(OrderLock { order_id: 1 });
+    let _ = locks.hold_write(OrderLock { order_id: 1 });
 }
 
 fn main() {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, Lost};
+use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, LossSignal};
 use lock_testing::{AcquisitionRecord as Log, Call, Kind, Recorder, nanos};
 use test_support::Random;
 use tokio::task::JoinHandle;
@@ -331,7 +331,7 @@ impl Drop for AbortOnDrop {
 }
 
 /// Records a loss. A lock that is lost before the end of its lease is valid no longer.
-pub(super) async fn record_loss(log: Log, lost: Lost) {
+pub(super) async fn record_loss(log: Log, lost: LossSignal) {
     lost.await;
     let mut event = log.event(Call::Lost, Kind::Ok);
     event.valid_until = Some(event.at.into());

@@ -1,27 +1,16 @@
 //! Several locks that one caller holds together.
 
 use std::fmt;
-use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Holding, LockGuard, LockWatch, LossSignal, send_releases};
 use crate::error::LockError;
-use crate::guard::{Holding, LockGuard};
-use crate::runtime::reentrancy::BodyScope;
 use crate::runtime::set;
-use lock_protocol::cleanup::ReleaseOutcome;
 use lock_protocol::fencing_token::FencingToken;
-use lock_protocol::key::LockName;
 use lock_protocol::loss::LossReason;
 
-mod acquire;
-mod request;
-mod watch;
-
-pub use self::request::LockSetRequest;
-pub use self::watch::{LockSetLost, LockSetWatch};
-
-/// Several held locks, all of which were acquired. Made by [`LockSetRequest::acquire`].
+/// Several held locks, all of which were acquired. Made by a request of
+/// [`LockManager::lock_all`](crate::LockManager::lock_all).
 ///
 /// Each lock has its own lease, its own renewals and its own fencing token. The set is lost as soon as one
 /// of its locks is lost: [`lost`](Self::lost) completes, and the others stay held until the set is released or
@@ -46,8 +35,6 @@ pub use self::watch::{LockSetLost, LockSetWatch};
 pub struct LockSet {
     /// In the order of their keys.
     guards: Vec<LockGuard>,
-    /// The names of the guards, in the same order.
-    names: Vec<LockName>,
 }
 
 impl LockSet {
@@ -68,6 +55,28 @@ impl LockSet {
         &self.guards
     }
 
+    /// Splits the set into the guards of its locks, in the order of their keys. From then on each guard is released, and
+    /// lost, by itself.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// let mut accounts = both.into_guards();
+    /// let last = accounts.pop().expect("the set has two locks");
+    /// assert_eq!(last.name(), "account:7");
+    /// last.release().await?;
+    /// assert!(!accounts[0].is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "the locks are released as soon as the guards are dropped"]
+    pub fn into_guards(self) -> Vec<LockGuard> {
+        self.guards
+    }
+
     /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
     /// and in [dialects](crate::Dialect) without fencing tokens.
     ///
@@ -86,10 +95,10 @@ impl LockSet {
     /// # }
     /// ```
     #[must_use]
-    pub fn fencing_token(&self, name: impl Into<LockName>) -> Option<FencingToken> {
-        let name = name.into();
-        let at = self.names.iter().position(|known| *known == name)?;
-        self.guards.get(at).and_then(LockGuard::fencing_token)
+    pub fn fencing_token(&self, name: impl AsRef<str>) -> Option<FencingToken> {
+        let name = name.as_ref();
+        let guard = self.guards.iter().find(|guard| guard.name() == name)?;
+        guard.fencing_token()
     }
 
     /// Returns whether at least one of the locks is no longer certainly held.
@@ -154,8 +163,8 @@ impl LockSet {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on the locks. A later future reports the same loss.
-    pub fn lost(&self) -> LockSetLost {
-        LockSetLost::new(self.guards.iter().map(LockGuard::lost).collect())
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::of(&self.guards)
     }
 
     /// Returns how long all locks are certainly held from now on, without a further renewal: the shortest
@@ -195,9 +204,8 @@ impl LockSet {
     /// # }
     /// ```
     #[must_use]
-    pub fn watch(&self) -> LockSetWatch {
-        let watches = self.guards.iter().map(LockGuard::watch).collect();
-        LockSetWatch::new(watches, self.names.clone())
+    pub fn watch(&self) -> LockWatch {
+        LockWatch::of(&self.guards)
     }
 
     /// Renews the leases of all locks now, in addition to the renewals in the background.
@@ -226,7 +234,7 @@ impl LockSet {
     /// A renewal whose future is dropped may or may not extend the leases.
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
-        let acquired: Vec<_> = self.guards.iter().map(LockGuard::acquired).collect();
+        let acquired: Vec<_> = self.guards.iter().map(|guard| &guard.acquired).collect();
         set::renew(&acquired).await
     }
 
@@ -251,114 +259,39 @@ impl LockSet {
     /// # Cancel safety
     /// Dropping the future releases the locks in the background.
     pub async fn release(mut self) -> Result<(), LockError> {
-        let releases = self.send_release().await;
-        self.finish_release(&releases)
-    }
-}
-
-impl LockSet {
-    fn new(guards: Vec<LockGuard>, names: Vec<LockName>) -> Self {
-        Self { guards, names }
-    }
-
-    /// Enters the scope of the body. While the returned scopes live, an acquire of one of the locks on this
-    /// task fails at once.
-    pub(crate) fn enter(&self) -> SetScope {
-        SetScope(self.guards.iter().map(LockGuard::enter).collect())
-    }
-
-    /// Returns the error of the first lock that is lost.
-    pub(crate) fn lost_error(&self) -> LockError {
-        let lost = self.guards.iter().find(|guard| guard.is_lost());
-        let lost = lost.or(self.guards.first());
-        lost.map_or(LockError::ShuttingDown, LockGuard::lost_error)
-    }
-
-    /// Sends the releases. The caller passes the outcomes to [`finish_release`](Self::finish_release).
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing: the drop of `self` releases in the background.
-    pub(crate) fn send_release(&self) -> impl Future<Output = SetReleases> + Send + use<> {
-        let acquired: Vec<_> = self.guards.iter().map(LockGuard::acquired).collect();
-        // In a box, so that the future of a body stays small.
-        let releasing = Box::pin(set::send_release(&acquired));
-        async move { SetReleases(releasing.await) }
-    }
-
-    /// Records the outcomes of the releases, and returns the first error.
-    pub(crate) fn finish_release(&mut self, releases: &SetReleases) -> Result<(), LockError> {
+        // In a box, so that the caller's future stays small.
+        let outcomes = Box::pin(send_releases(&self.guards)).await;
         let mut result = Ok(());
-        for (guard, outcome) in self.guards.iter_mut().zip(&releases.0) {
-            let confirmed = match outcome {
-                Ok(outcome) => {
-                    guard.finish_release(outcome);
-                    if outcome.was_owner {
-                        Ok(())
-                    } else {
-                        Err(guard.lost_error())
-                    }
-                }
-                Err(error) => Err(error.clone()),
-            };
-            result = result.and(confirmed);
+        for (guard, outcome) in self.guards.iter_mut().zip(outcomes) {
+            result = result.and(guard.finish_release(outcome));
         }
         result
     }
 }
 
-/// The outcomes of the releases of a set, in the order of its guards.
-pub(crate) struct SetReleases(Vec<Result<ReleaseOutcome, LockError>>);
+impl LockSet {
+    pub(crate) fn new(guards: Vec<LockGuard>) -> Self {
+        Self { guards }
+    }
+}
 
-/// The scope of one poll of a body that runs under a set.
-pub(crate) struct SetScope(Vec<BodyScope>);
+/// Iterates over the guards, in the order of their keys.
+impl<'a> IntoIterator for &'a LockSet {
+    type Item = &'a LockGuard;
+    type IntoIter = std::slice::Iter<'a, LockGuard>;
 
-impl Drop for SetScope {
-    fn drop(&mut self) {
-        // The innermost scope first.
-        while let Some(scope) = self.0.pop() {
-            drop(scope);
-        }
+    fn into_iter(self) -> Self::IntoIter {
+        self.guards.iter()
     }
 }
 
 impl Holding for LockSet {
-    type Loss = LockSetLost;
-    type Scope = SetScope;
-    type Outcome = SetReleases;
-
-    fn loss(&self) -> LockSetLost {
-        self.lost()
+    fn guards(&self) -> &[LockGuard] {
+        &self.guards
     }
 
-    fn loss_error(&self) -> LockError {
-        self.lost_error()
-    }
-
-    fn enter_body(&self) -> SetScope {
-        self.enter()
-    }
-
-    fn release_after_body(&self) -> impl Future<Output = SetReleases> + Send {
-        let release = self.send_release();
-        let reporter = self.guards.first().map(|guard| {
-            let inner = &guard.acquired().inner;
-            Arc::clone(&inner.reporter)
-        });
-        async move {
-            let releases = release.await;
-            for outcome in &releases.0 {
-                let was_released = outcome.as_ref().is_ok_and(|outcome| outcome.was_owner);
-                if let Some(reporter) = reporter.as_ref().filter(|_| !was_released) {
-                    reporter.release_failed();
-                }
-            }
-            releases
-        }
-    }
-
-    fn finish_body(&mut self, releases: &SetReleases) {
-        // The caller gets the body's result, whatever the outcome of the releases is.
-        let _reported = self.finish_release(releases);
+    fn guards_mut(&mut self) -> &mut [LockGuard] {
+        &mut self.guards
     }
 }
 
@@ -367,6 +300,3 @@ impl fmt::Debug for LockSet {
         f.debug_list().entries(&self.guards).finish()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,25 +4,73 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LockSet, LockSetLost};
+use super::settings::{Checked, Settings};
+use super::{Acquirable, Acquisition, Attempts, Names};
 use crate::error::LockError;
-use crate::guard::LockGuard;
-use crate::request::SetMember;
+use crate::guard::{LockGuard, LockSet, LossSignal};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::set::{self, SetPatience};
 use crate::runtime::waiter;
 use lock_protocol::key::LockKey;
+use lock_protocol::kind::{InvalidKindReason, MAX_NAMES};
 use lock_protocol::lease::LeaseConfig;
 
+impl Acquirable for Names {
+    type Granted = Vec<LockGuard>;
+    type Rest = ();
+    type Held = LockSet;
+
+    fn start(
+        self,
+        settings: &Settings,
+        attempts: Attempts,
+    ) -> Result<(Acquisition<Vec<LockGuard>>, ()), LockError> {
+        let members = self.check(settings)?;
+        // An override of one of the names limits the wait for all of them.
+        let wait = members.iter().map(|member| member.wait).min();
+        let set = Set {
+            inner: Arc::clone(&settings.inner),
+            members,
+            wait: wait
+                .filter(|_| attempts == Attempts::UntilWaitEnds)
+                .unwrap_or_default(),
+            spent: settings.spent,
+        };
+        Ok((Box::pin(acquire(set)), ()))
+    }
+
+    fn held((): (), granted: Vec<LockGuard>) -> LockSet {
+        LockSet::new(granted)
+    }
+}
+
+impl Names {
+    /// Checks the settings for each name. Returns the locks in the order of their keys; a name that is listed twice is
+    /// there once.
+    fn check(&self, settings: &Settings) -> Result<Vec<Checked>, LockError> {
+        let mut members = Vec::with_capacity(self.0.len().min(MAX_NAMES));
+        for name in &self.0 {
+            members.push(settings.check(name)?);
+        }
+        // Text compares by its bytes.
+        members.sort_by(|one, other| one.key.as_str().cmp(other.key.as_str()));
+        members.dedup_by(|later, earlier| later.key.as_str() == earlier.key.as_str());
+        match members.len() {
+            0 => Err(settings.invalid_kind(InvalidKindReason::NoNames)),
+            1..=MAX_NAMES => Ok(members),
+            _ => Err(settings.invalid_kind(InvalidKindReason::TooManyNames)),
+        }
+    }
+}
+
 /// A checked request for a set.
-pub(super) struct SetMembers {
-    pub(super) inner: Arc<ManagerInner>,
+struct Set {
+    inner: Arc<ManagerInner>,
     /// At least one, in the order of their keys.
-    pub(super) members: Vec<SetMember>,
-    pub(super) wait: Duration,
+    members: Vec<Checked>,
+    wait: Duration,
     /// The part of the wait that has passed.
-    pub(super) spent: Duration,
-    pub(super) min_hold: Option<Duration>,
+    spent: Duration,
 }
 
 /// The locks of a set, as far as they are held. Dropping it releases them.
@@ -46,10 +94,9 @@ impl HeldLocks {
 
     /// Runs `acquiring`; returns `None` as soon as a held lock is lost.
     async fn unless_lost<T>(&self, acquiring: impl Future<Output = T>) -> Option<T> {
-        let lost = LockSetLost::new(self.guards().map(LockGuard::lost).collect());
         tokio::select! {
             biased;
-            () = lost => None,
+            () = LossSignal::of(self.guards()) => None,
             acquired = acquiring => Some(acquired),
         }
     }
@@ -60,7 +107,7 @@ impl HeldLocks {
 }
 
 /// Acquires the locks in the order of their keys.
-pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
+async fn acquire(set: Set) -> Result<Vec<LockGuard>, LockError> {
     set.inner.check_process()?;
     let started = set.inner.clock().now().minus(set.spent);
     // Before anything is sent: a set that waits for its own task gets no lock at all.
@@ -76,7 +123,7 @@ pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
     loop {
         let missing = held.missing();
         if missing.is_empty() {
-            break;
+            return Ok(held.0.into_iter().flatten().collect());
         }
         acquire_missing(&set, &mut held, &missing, patience).await?;
         if held.is_lost() {
@@ -84,20 +131,12 @@ pub(super) async fn acquire(set: SetMembers) -> Result<LockSet, LockError> {
             held = HeldLocks::new(set.members.len());
         }
     }
-    let mut guards: Vec<_> = held.0.into_iter().flatten().collect();
-    for guard in &mut guards {
-        if let Some(min_hold) = set.min_hold {
-            guard.set_min_hold(min_hold);
-        }
-    }
-    let names = set.members.into_iter().map(|member| member.name);
-    Ok(LockSet::new(guards, names.collect()))
 }
 
 /// Sends one command for the missing locks, and then waits for the first one that is busy. Ends early when a
 /// held lock is lost.
 async fn acquire_missing(
-    set: &SetMembers,
+    set: &Set,
     held: &mut HeldLocks,
     missing: &[usize],
     patience: SetPatience,
@@ -123,3 +162,6 @@ async fn acquire_missing(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

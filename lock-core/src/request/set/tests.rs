@@ -1,8 +1,12 @@
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use super::*;
+use crate::guard::LockWatch;
 use crate::manager::LockManager;
-use lock_protocol::kind::{InvalidKindReason, Kind};
+use crate::request::LockRequest;
+use lock_protocol::kind::Kind;
+use lock_protocol::loss::LossReason;
 use lock_protocol::renew::Renew;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,9 +19,9 @@ fn keys(set: &LockSet) -> Vec<&str> {
 fn sets_are_send_sync_and_static() {
     fn check<T: Send + Sync + 'static>() {}
     check::<LockSet>();
-    check::<LockSetRequest>();
-    check::<LockSetWatch>();
-    check::<LockSetLost>();
+    check::<LockRequest<Names>>();
+    check::<LockWatch>();
+    check::<LossSignal>();
 }
 
 #[tokio::test(start_paused = true)]

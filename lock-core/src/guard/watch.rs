@@ -1,0 +1,268 @@
+//! The state of a held lock, or of a set, for tasks that work under it and must not release it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::{LockGuard, PerLock};
+use crate::runtime::held_lock::HeldLock;
+use lock_protocol::clock::Clock;
+use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::kind::Kind;
+use lock_protocol::loss::LossReason;
+
+/// Shows the state of a held lock, or of a set of locks, to tasks that work under it and must not release it. Made by
+/// [`LockGuard::watch`] and [`LockSet::watch`](crate::LockSet::watch).
+///
+/// A set is lost as soon as one of its locks is lost, and held while all of them are.
+///
+/// ```
+/// # use lock_core::{LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+/// let watch = both.watch();
+/// assert!(watch.is_held() && !watch.remaining().is_zero());
+/// assert_eq!(watch.fencing_token_of("account:7"), both.fencing_token("account:7"));
+/// both.release().await?;
+/// assert!(!watch.is_held() && !watch.is_lost());
+/// assert_eq!(watch.loss_reason(), None);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LockWatch {
+    locks: PerLock<Arc<HeldLock>>,
+    needs_expiry_timer: bool,
+}
+
+impl LockWatch {
+    pub(super) fn of<'g>(guards: impl IntoIterator<Item = &'g LockGuard>) -> Self {
+        let mut needs_expiry_timer = false;
+        let locks = guards.into_iter().map(|guard| {
+            needs_expiry_timer |= guard.acquired.inner.needs_expiry_timer();
+            Arc::clone(guard.held())
+        });
+        Self {
+            locks: locks.collect(),
+            needs_expiry_timer,
+        }
+    }
+
+    pub(crate) fn locks(&self) -> &[Arc<HeldLock>] {
+        self.locks.as_slice()
+    }
+
+    /// Returns the lock that the state is about: of a set, the lost one, or else the first.
+    fn shown(&self) -> Option<&Arc<HeldLock>> {
+        let lost = match self.locks() {
+            [_one] => None,
+            all => all.iter().find(|lock| lock.is_lost()),
+        };
+        lost.or(self.locks().first())
+    }
+
+    /// Returns the key that is locked, as [`LockGuard::key`] does. For a set, this is the key of the lock that was lost,
+    /// or else the first key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.shown().map_or("", |lock| lock.key.as_str())
+    }
+
+    /// Returns the name of the lock, as [`LockGuard::name`] does. For a set, this is the name of the lock that was lost,
+    /// or else the first name in the order of the keys.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.shown().map_or("", |lock| lock.key.name())
+    }
+
+    /// Returns the kind of the lock, as [`LockGuard::kind`] does. The locks of a set have the same kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.shown().map_or(Kind::Exclusive, |lock| lock.kind())
+    }
+
+    /// Returns whether the lock, or one of a set, is lost, as [`LockGuard::is_lost`] does. A released lock is not lost:
+    /// see [`is_held`](Self::is_held).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.locks().iter().any(|lock| lock.is_lost())
+    }
+
+    /// Returns why the lock was lost, as [`LockGuard::loss_reason`] does. Also returns the reason after
+    /// the guard of a lost lock was dropped. For a set, this is the reason of the lost lock whose key comes first.
+    #[must_use]
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.locks().iter().find_map(|lock| lock.loss_reason())
+    }
+
+    /// Returns whether the lock, or each lock of a set, is certainly held now: neither lost nor released.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// Returns a future that completes when the lock, or one of a set, is lost, as [`LockGuard::lost`] does.
+    ///
+    /// # Panics
+    /// As for [`LockGuard::lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the lock. A later future reports the same loss.
+    pub fn lost(&self) -> LossSignal {
+        let loss = |lock| Loss::new(lock, self.needs_expiry_timer);
+        LossSignal(self.locks().iter().map(loss).collect())
+    }
+
+    /// Returns how long the lock, or each lock of a set, is certainly held, as [`LockGuard::remaining`] does. Returns zero
+    /// after the release too.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let remaining = self.locks().iter().map(|lock| lock.remaining());
+        remaining.min().unwrap_or_default()
+    }
+
+    /// Returns the token of this grant, as [`LockGuard::fencing_token`] does. Returns `None` for a set of several locks,
+    /// because each of them has its own: see [`fencing_token_of`](Self::fencing_token_of).
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        match self.locks() {
+            [one] => one.token,
+            _ => None,
+        }
+    }
+
+    /// Returns the token of the lock with this name, as [`LockSet::fencing_token`](crate::LockSet::fencing_token) does.
+    #[must_use]
+    pub fn fencing_token_of(&self, name: impl AsRef<str>) -> Option<FencingToken> {
+        let name = name.as_ref();
+        let lock = self.locks().iter().find(|lock| lock.key.name() == name)?;
+        lock.token
+    }
+}
+
+impl fmt::Debug for LockWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockWatch")
+            .field("key", &self.key())
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Completes when a lock, or one lock of a set, is lost. Made by [`LockGuard::lost`], [`LockWatch::lost`] and their
+/// siblings.
+///
+/// ```
+/// # use lock_core::{LockError, LockManager, Renew};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let request = locks.lock_all(["account:7", "account:3"]).renew(Renew::Never);
+/// let both = request.ttl(Duration::from_millis(100)).acquire().await?;
+/// let transfer = std::future::pending::<&str>();
+/// let ended = tokio::select! {
+///     () = both.lost() => "stopped",
+///     done = transfer => done,
+/// };
+/// assert_eq!(ended, "stopped");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a future does nothing unless it is polled"]
+pub struct LossSignal(PerLock<Loss>);
+
+impl LossSignal {
+    pub(crate) fn of<'g>(guards: impl IntoIterator<Item = &'g LockGuard>) -> Self {
+        let loss = |guard: &LockGuard| {
+            let needs_expiry_timer = guard.acquired.inner.needs_expiry_timer();
+            Loss::new(guard.held(), needs_expiry_timer)
+        };
+        Self(guards.into_iter().map(loss).collect())
+    }
+}
+
+impl Future for LossSignal {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut losses = self.0.as_mut_slice().iter_mut();
+        if losses.any(|loss| loss.poll(cx).is_ready()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.0.as_slice().iter().map(|loss| loss.held.key.as_str());
+        f.debug_list().entries(keys).finish()
+    }
+}
+
+/// Listens for the loss of one lock.
+struct Loss {
+    held: Arc<HeldLock>,
+    listener: Option<u64>,
+    /// The background worker does not watch the end of this lease, so a timer of the caller's runtime
+    /// does.
+    needs_expiry_timer: bool,
+    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Loss {
+    fn new(held: &Arc<HeldLock>, needs_expiry_timer: bool) -> Self {
+        Self {
+            held: Arc::clone(held),
+            listener: None,
+            needs_expiry_timer,
+            timer: None,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.held.poll_lost(cx, &mut self.listener).is_ready() {
+                return Poll::Ready(());
+            }
+            // The lease was extended after the timer was set: set the timer again.
+            if !self.needs_expiry_timer || self.set_timer(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.timer = None;
+        }
+    }
+
+    fn set_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.held.deadline().filter(|_| !self.held.is_released());
+        let left = deadline.map(|deadline| deadline.since(Clock::Tokio.now()));
+        // A deadline beyond the range of the clock never comes.
+        let at = left.and_then(|left| tokio::time::Instant::now().checked_add(left));
+        let Some(at) = at else {
+            self.timer = None;
+            return Poll::Pending;
+        };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if timer.deadline() < at {
+            timer.as_mut().reset(at);
+        }
+        timer.as_mut().poll(cx)
+    }
+}
+
+impl Drop for Loss {
+    fn drop(&mut self) {
+        if let Some(id) = self.listener {
+            self.held.forget_listener(id);
+        }
+    }
+}

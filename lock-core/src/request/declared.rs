@@ -1,0 +1,101 @@
+//! Requests for declared locks.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::{Acquirable, Acquisition, Attempts, LockRequest, Settings, Target, start_one};
+use crate::error::LockError;
+use crate::guard::LockGuard;
+use crate::runtime::acquired::Acquired;
+use crate::runtime::inner::ManagerInner;
+use crate::typed::{Held, HeldMode, Lock, prove};
+use lock_protocol::key::LockName;
+
+/// The target of a request for a declared lock: `L` is the lock, and `M` the mode in which it will be held. Made by
+/// [`LockManager::hold`](crate::LockManager::hold) and its siblings.
+///
+/// ```
+/// # use lock_core::{Held, Lock, LockError, LockManager};
+/// # use std::time::Duration;
+/// #[derive(Lock)]
+/// #[lock(name = "order:{order_id}")]
+/// struct OrderLock {
+///     order_id: u64,
+/// }
+///
+/// # async fn charge(order: &Held<OrderLock>) -> u64 { order.order_id }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let request = locks.hold(OrderLock { order_id: 7 }).wait(Duration::from_secs(2));
+/// let charged = request.run(async |order| charge(order).await).await?;
+/// assert_eq!(charged, 7);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Declared<L, M> {
+    lock: L,
+    name: LockName,
+    mode: PhantomData<fn() -> M>,
+}
+
+impl<L: Lock, M: HeldMode> LockRequest<Declared<L, M>> {
+    pub(crate) fn of_declared(inner: Arc<ManagerInner>, lock: L) -> Self {
+        let declaration = lock.declaration();
+        let mut settings = Settings::new(inner);
+        settings.kind.set(M::kind(declaration.kind));
+        settings.times.wait = declaration.wait;
+        if let Some(ttl) = declaration.ttl {
+            settings.times.ttl = ttl;
+        }
+        Self {
+            settings,
+            target: Declared {
+                lock,
+                name: declaration.name,
+                mode: PhantomData,
+            },
+        }
+    }
+}
+
+impl<L: Lock, M: HeldMode> Target for Declared<L, M> {
+    type Guard = Held<L, M>;
+}
+
+impl<L: Lock, M: HeldMode> Acquirable for Declared<L, M> {
+    type Granted = Acquired;
+    // Beside the box, which has no `L`: so `L` may borrow.
+    type Rest = L;
+    type Held = Held<L, M>;
+
+    fn start(
+        self,
+        settings: &Settings,
+        attempts: Attempts,
+    ) -> Result<(Acquisition<Acquired>, L), LockError> {
+        Ok((start_one(&self.name, settings, attempts)?, self.lock))
+    }
+
+    fn held(lock: L, granted: Acquired) -> Held<L, M> {
+        prove(lock, LockGuard::new(granted))
+    }
+}
+
+// Not derived: a mode is no value, and never `Clone`.
+impl<L: Clone, M> Clone for Declared<L, M> {
+    fn clone(&self) -> Self {
+        Self {
+            lock: self.lock.clone(),
+            name: self.name.clone(),
+            mode: PhantomData,
+        }
+    }
+}
+
+impl<L, M> fmt::Debug for Declared<L, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Declared").field(&self.name).finish()
+    }
+}

@@ -1,0 +1,318 @@
+//! The settings of a request, and their check before anything is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::overrides::Override;
+use crate::error::{InvalidOverrideReason, LockError};
+use crate::runtime::inner::ManagerInner;
+use crate::telemetry::Caller;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::{LockKey, LockName};
+use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::lease::LeaseConfig;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
+
+/// What a request says about each of its locks, except their names.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(super) inner: Arc<ManagerInner>,
+    pub(super) dialect: Dialect,
+    pub(super) kind: RequestedKind,
+    pub(super) times: Times,
+    pub(super) renew: Renew,
+    pub(super) min_hold: Option<Duration>,
+    /// How much of the call's wait had passed before the request was made.
+    pub(super) spent: Duration,
+    pub(super) caller: Caller,
+}
+
+/// The times that an override can replace.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) ttl: Duration,
+    /// `None` for the manager's wait.
+    pub(super) wait: Option<Duration>,
+    pub(super) max_hold: Option<Duration>,
+}
+
+impl Times {
+    fn overridden_by(self, times: &Override) -> Self {
+        Self {
+            ttl: times.ttl.unwrap_or(self.ttl),
+            wait: times.wait.or(self.wait),
+            max_hold: times.max_hold.or(self.max_hold),
+        }
+    }
+}
+
+/// The valid settings of one lock.
+pub(super) struct Checked {
+    pub(super) key: LockKey,
+    pub(super) lease_config: LeaseConfig,
+    pub(super) wait: Duration,
+}
+
+impl Settings {
+    pub(super) fn new(inner: Arc<ManagerInner>) -> Self {
+        let times = Times {
+            ttl: inner.settings.default_ttl,
+            wait: None,
+            max_hold: None,
+        };
+        Self {
+            dialect: inner.settings.dialect,
+            inner,
+            kind: RequestedKind::default(),
+            times,
+            renew: Renew::default(),
+            min_hold: None,
+            spent: Duration::ZERO,
+            caller: Caller::Call,
+        }
+    }
+
+    /// Returns the key of the lock with this name.
+    pub(super) fn key(&self, name: &LockName) -> Result<LockKey, LockError> {
+        let key = LockKey::new(&self.inner.settings.prefix, name)
+            .map_err(|reason| LockError::invalid_name(name, reason))?;
+        Ok(key.in_dialect(self.dialect))
+    }
+
+    /// Returns how long the request waits, unless an override says something else.
+    pub(super) fn wait(&self) -> Duration {
+        let default = self.inner.settings.default_wait;
+        self.times.wait.unwrap_or(default)
+    }
+
+    /// Returns the error of a request whose kind is invalid for this reason.
+    pub(super) fn invalid_kind(&self, reason: InvalidKindReason) -> LockError {
+        LockError::InvalidKind {
+            kind: self.kind.kind,
+            reason,
+        }
+    }
+
+    /// Checks the settings for the lock with this name. An override of its template replaces times.
+    pub(super) fn check(&self, name: &LockName) -> Result<Checked, LockError> {
+        let overrides = &self.inner.overrides;
+        if !overrides.are_set() {
+            return self.check_with(name, self.times);
+        }
+        // Before any mutex: in a forked child nothing unlocks it.
+        self.inner.check_process()?;
+        let (template, now) = (name.template(), self.inner.clock().now());
+        let of_call = overrides.of_call(template, now, &self.inner.reporter);
+        let (Some(template), Some(of_call)) = (template, of_call) else {
+            return self.check_with(name, self.times);
+        };
+        let times = self.times.overridden_by(&of_call);
+        self.check_with(name, times).or_else(|error| {
+            // A call that is invalid by itself gets its own error.
+            self.check_with(name, self.times)?;
+            Err(match override_reason(&error, &of_call, times.ttl) {
+                None => error,
+                Some(reason) => LockError::InvalidOverride {
+                    template: template.into(),
+                    reason,
+                },
+            })
+        })
+    }
+
+    fn check_with(&self, name: &LockName, times: Times) -> Result<Checked, LockError> {
+        let key = self.key(name)?;
+        let ttl = Ttl::new(times.ttl).ok_or(LockError::InvalidTtl {
+            ttl: times.ttl,
+            setting: None,
+        })?;
+        let dialect = self.dialect;
+        let traits = self.inner.store.traits();
+        traits
+            .check_dialect(dialect)
+            .and_then(|()| dialect.check_ttl(ttl.as_duration()))
+            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+        traits.check_ttl(ttl.as_duration())?;
+        self.check_kind()?;
+        let renew = self.renew;
+        if let Renew::Every(every) = renew
+            && !renew.fits(ttl)
+        {
+            return Err(LockError::InvalidRenewal { every });
+        }
+        let max_hold = times.max_hold;
+        if let Some(longest) = max_hold
+            && (longest <= ttl.as_duration() || renew == Renew::Never)
+        {
+            return Err(LockError::InvalidMaxHold { longest });
+        }
+        if let Some(shortest) = self.min_hold
+            && shortest >= ttl.as_duration()
+        {
+            return Err(LockError::InvalidMinHold { shortest });
+        }
+        let lease_config = LeaseConfig {
+            ttl,
+            renew,
+            max_hold,
+            margin: dialect.margin(),
+            kind: self.kind.kind,
+        };
+        Ok(Checked {
+            key,
+            lease_config,
+            wait: times.wait.unwrap_or(self.inner.settings.default_wait),
+        })
+    }
+
+    fn check_kind(&self) -> Result<(), LockError> {
+        let kind = self.kind.kind;
+        let supports =
+            self.dialect.capabilities().shared_kinds && self.inner.store.traits().shared_kinds;
+        let reason = match self.kind.reason {
+            Some(reason) => Some(reason),
+            None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
+            None if kind == Kind::Read && self.min_hold.is_some() => {
+                Some(InvalidKindReason::MinHold)
+            }
+            None => kind.check().err(),
+        };
+        reason.map_or(Ok(()), |reason| Err(self.invalid_kind(reason)))
+    }
+}
+
+/// The kind that a request asks for, and what is known to be wrong with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RequestedKind {
+    pub(super) kind: Kind,
+    reason: Option<InvalidKindReason>,
+}
+
+impl RequestedKind {
+    pub(super) fn set(&mut self, kind: Kind) {
+        *self = Self { kind, reason: None };
+    }
+
+    pub(super) fn set_permits(&mut self, permits: u32) {
+        // A weight that was set before stays an error: the holder would take fewer permits than it needs.
+        self.kind = Kind::Permits {
+            of: permits,
+            weight: 1,
+        };
+    }
+
+    pub(super) fn set_weight(&mut self, new: u32) {
+        if let Kind::Permits { weight, .. } = &mut self.kind {
+            *weight = new;
+        } else {
+            self.reason = Some(InvalidKindReason::WeightWithoutPermits);
+        }
+    }
+}
+
+/// Returns why the override makes a call invalid.
+fn override_reason(
+    error: &LockError,
+    times: &Override,
+    ttl: Duration,
+) -> Option<InvalidOverrideReason> {
+    Some(match *error {
+        LockError::InvalidTtl { ttl, .. } => InvalidOverrideReason::Ttl { ttl },
+        LockError::InvalidDialect { reason, .. } => InvalidOverrideReason::Dialect(reason),
+        LockError::InvalidRenewal { every } => InvalidOverrideReason::Renewal { every, ttl },
+        LockError::InvalidMaxHold { longest } if longest <= ttl => InvalidOverrideReason::MaxHold {
+            max_hold: longest,
+            ttl,
+        },
+        LockError::InvalidMaxHold { .. } if times.max_hold.is_some() => {
+            InvalidOverrideReason::NeverRenewed
+        }
+        LockError::InvalidMinHold { shortest } => InvalidOverrideReason::MinHold {
+            min_hold: shortest,
+            ttl,
+        },
+        _ => return None,
+    })
+}
+#[cfg(test)]
+mod tests {
+    use crate::{InvalidOverrideReason, LockError, LockManager, Override};
+    use lock_protocol::renew::Renew;
+
+    use std::time::Duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TEMPLATE: &str = "order:{id}";
+
+    fn locks(times: Override) -> LockManager {
+        LockManager::builder()
+            .overrides([(TEMPLATE, times)])
+            .in_memory()
+    }
+
+    fn reason_of(error: LockError) -> InvalidOverrideReason {
+        match error {
+            LockError::InvalidOverride { template, reason } => {
+                assert_eq!(&*template, TEMPLATE);
+                reason
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    /// Each option of a call that limits the times, against an override that breaks the limit.
+    #[tokio::test]
+    async fn override_that_does_not_fit_the_call_is_named() {
+        let short = locks(Override::new().ttl(SECOND));
+        let request = || short.lock("order:1").template(TEMPLATE);
+        let error = request().min_hold(SECOND).acquire().await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("`order:{id}`") && text.contains("raise `ttl`"),
+            "{text}"
+        );
+        let (min_hold, ttl) = (SECOND, SECOND);
+        assert_eq!(
+            reason_of(error),
+            InvalidOverrideReason::MinHold { min_hold, ttl }
+        );
+        let every = SECOND * 2 / 3;
+        let renewed = request().renew(Renew::Every(every));
+        assert_eq!(
+            reason_of(renewed.try_acquire().await.unwrap_err()),
+            InvalidOverrideReason::Renewal { every, ttl }
+        );
+        let long = locks(Override::new().ttl(SECOND * 60));
+        let request = long.lock("order:1").template(TEMPLATE);
+        let max_hold = SECOND * 40;
+        assert_eq!(
+            reason_of(request.max_hold(max_hold).acquire().await.unwrap_err()),
+            InvalidOverrideReason::MaxHold {
+                max_hold,
+                ttl: SECOND * 60
+            }
+        );
+        let bounded = locks(Override::new().max_hold(SECOND * 60));
+        let request = bounded.lock("order:1").template(TEMPLATE);
+        assert_eq!(
+            reason_of(request.renew(Renew::Never).acquire().await.unwrap_err()),
+            InvalidOverrideReason::NeverRenewed
+        );
+    }
+
+    #[tokio::test]
+    async fn call_that_is_invalid_by_itself_gets_its_own_error() {
+        let locks = locks(Override::new().ttl(SECOND));
+        let request = locks.lock("order:1").template(TEMPLATE);
+        let error = request.min_hold(SECOND * 40).acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::InvalidMinHold { .. }), "{error}");
+        let error = locks
+            .lock("")
+            .template(TEMPLATE)
+            .acquire()
+            .await
+            .unwrap_err();
+        assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+    }
+}

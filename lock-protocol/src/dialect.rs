@@ -72,9 +72,9 @@ pub enum ReleaseMethod {
     /// `DELEX key IFEQ owner` (Redis 8.4 or later) or `DELIFEQ key owner` (Valkey 9.0 or later)
     /// releases. They need no script. On an older server, a manager with this method does not connect:
     /// the error is [`Unsupported`](enum.BackendErrorKind.html#variant.Unsupported).
-    Native,
+    Conditional,
     /// The best of the other methods that the server and the rights of the user allow:
-    /// [`Native`](Self::Native), else [`Script`](Self::Script), else
+    /// [`Conditional`](Self::Conditional), else [`Script`](Self::Script), else
     /// [`WatchMulti`](Self::WatchMulti). Each connection decides this once.
     Auto,
 }
@@ -83,7 +83,7 @@ impl ReleaseMethod {
     /// Whether the method depends on the commands of the server.
     #[doc(hidden)]
     pub const fn asks_server(self) -> bool {
-        matches!(self, Self::Native | Self::Auto)
+        matches!(self, Self::Conditional | Self::Auto)
     }
 }
 
@@ -154,7 +154,7 @@ impl Dialect {
             release: ReleaseMethod::WatchMulti,
         },
         Self::SetNxPx {
-            release: ReleaseMethod::Native,
+            release: ReleaseMethod::Conditional,
         },
         Self::SetNxPx {
             release: ReleaseMethod::Auto,
@@ -222,7 +222,8 @@ impl Dialect {
                 ..shared
             },
             Self::SetNxPx {
-                release: ReleaseMethod::WatchMulti | ReleaseMethod::Native | ReleaseMethod::Auto,
+                release:
+                    ReleaseMethod::WatchMulti | ReleaseMethod::Conditional | ReleaseMethod::Auto,
             } => Capabilities {
                 without_scripts: true,
                 ..shared
@@ -309,8 +310,8 @@ impl fmt::Display for Dialect {
                 release: ReleaseMethod::WatchMulti,
             } => "SetNxPx with WatchMulti",
             Self::SetNxPx {
-                release: ReleaseMethod::Native,
-            } => "SetNxPx with Native",
+                release: ReleaseMethod::Conditional,
+            } => "SetNxPx with Conditional",
             Self::SetNxPx {
                 release: ReleaseMethod::Auto,
             } => "SetNxPx with Auto",
@@ -411,9 +412,9 @@ const NAMES: &[(&str, Dialect)] = &[
         },
     ),
     (
-        "set_nx_px_native",
+        "set_nx_px_conditional",
         Dialect::SetNxPx {
-            release: ReleaseMethod::Native,
+            release: ReleaseMethod::Conditional,
         },
     ),
     (
@@ -437,7 +438,7 @@ const NAMES: &[(&str, Dialect)] = &[
 ];
 
 /// Deserializes the dialect from its name: `native`, `setnx_expire`, `deadline_getset`,
-/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_native`,
+/// `lua_setnx_expire`, `set_nx_px`, `set_nx_px_watch_multi`, `set_nx_px_conditional`,
 /// `set_nx_px_auto`, `redisson` or `redisson_fenced`.
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]

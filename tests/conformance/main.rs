@@ -36,8 +36,8 @@ const SET_NX_PX_AUTO: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Auto,
 };
 /// Not all servers support it. Where they do, `Auto` runs the same commands.
-const SET_NX_PX_NATIVE: Dialect = Dialect::SetNxPx {
-    release: ReleaseMethod::Native,
+const SET_NX_PX_CONDITIONAL: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Conditional,
 };
 
 const REDISSON: Dialect = Dialect::Redisson {
@@ -57,7 +57,7 @@ fn conformance_runs_every_dialect() {
         Dialect::LuaSetnxExpire,
         SET_NX_PX,
         WATCH_MULTI,
-        SET_NX_PX_NATIVE,
+        SET_NX_PX_CONDITIONAL,
         SET_NX_PX_AUTO,
         REDISSON,
         REDISSON_FENCED,

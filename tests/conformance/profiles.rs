@@ -51,7 +51,7 @@ async fn serverless() -> Subject {
 /// Few servers have the commands so far.
 async fn with_owner_commands() -> Subject {
     let dialect = Dialect::SetNxPx {
-        release: ReleaseMethod::Native,
+        release: ReleaseMethod::Conditional,
     };
     let server = RedisServer::start();
     let stand_in = StandIn::start(&server, [Quirk::OwnerCommands]);

@@ -1,11 +1,11 @@
-//! `ReleaseMethod::Native` and `ReleaseMethod::Auto`: what the server can do decides how the owner is
+//! `ReleaseMethod::Conditional` and `ReleaseMethod::Auto`: what the server can do decides how the owner is
 //! checked. The server under test may have the commands or not; each test holds for both.
 
 use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME, exists, ms};
 use tests::{
-    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_NATIVE, WATCH_MULTI, connect, has_owner_commands,
+    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_CONDITIONAL, WATCH_MULTI, connect, has_owner_commands,
     one_attempt, supported_dialects,
 };
 
@@ -58,7 +58,7 @@ fn sends_delete_command(commands: &[String]) -> bool {
 async fn native_method_uses_commands_or_does_not_connect() {
     let server = RedisServer::start();
     if has_owner_commands(&server) {
-        let locks = connect_in(SET_NX_PX_NATIVE, &server.url()).await;
+        let locks = connect_in(SET_NX_PX_CONDITIONAL, &server.url()).await;
         let commands = commands_of(&server, &locks).await;
         assert!(sends_delete_command(&commands), "{commands:?}");
         assert!(
@@ -67,11 +67,11 @@ async fn native_method_uses_commands_or_does_not_connect() {
         );
         return;
     }
-    let builder = one_attempt(LockManager::builder()).dialect(SET_NX_PX_NATIVE);
+    let builder = one_attempt(LockManager::builder()).dialect(SET_NX_PX_CONDITIONAL);
     unsupported(&builder.connect(&server.url()).await.unwrap_err());
     // The handshake of another dialect has not asked.
     let locks = connect(&server).await;
-    let request = locks.lock(NAME).dialect(SET_NX_PX_NATIVE);
+    let request = locks.lock(NAME).dialect(SET_NX_PX_CONDITIONAL);
     unsupported(&request.acquire().await.unwrap_err());
     assert!(!exists(&server, KEY), "a lock that cannot be released");
 }

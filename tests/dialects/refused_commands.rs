@@ -4,7 +4,7 @@
 use lock_core::{BackendErrorKind, LockManager};
 use test_support::fixtures::{KEY, NAME, exists};
 use test_support::{Direction, Proxy, Recording, RedisServer};
-use tests::{SET_NX_PX_AUTO, SET_NX_PX_NATIVE, backend_error_kind};
+use tests::{SET_NX_PX_AUTO, SET_NX_PX_CONDITIONAL, backend_error_kind};
 
 use super::connect_in;
 
@@ -65,7 +65,7 @@ async fn auto_remembers_that_a_condition_is_a_syntax_error() {
 async fn native_reports_that_a_condition_is_a_syntax_error() {
     let server = RedisServer::start();
     let proxy = lying(&server);
-    let locks = connect_in(SET_NX_PX_NATIVE, &proxy.url()).await;
+    let locks = connect_in(SET_NX_PX_CONDITIONAL, &proxy.url()).await;
     let held = locks.lock(NAME).acquire().await.unwrap();
     let refused = held.renew().await;
     let text = refused.as_ref().unwrap_err().to_string();

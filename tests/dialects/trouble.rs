@@ -8,7 +8,7 @@ use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockGuard, LockM
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::stand_in::Quirk;
 use test_support::{Direction, Lost, Neighbour, Proxy, RedisServer, StandIn, eventually_async};
-use tests::{SET_NX_PX, SET_NX_PX_NATIVE, WATCH_MULTI, shut_down, supported_dialects};
+use tests::{SET_NX_PX, SET_NX_PX_CONDITIONAL, WATCH_MULTI, shut_down, supported_dialects};
 
 use super::{connect_in, refusal, value};
 
@@ -369,7 +369,7 @@ async fn server_without_memory_renews_and_releases() {
             held.renew().await.unwrap();
             continue;
         }
-        if dialect == SET_NX_PX_NATIVE {
+        if dialect == SET_NX_PX_CONDITIONAL {
             // The server only deletes; the guide says so.
             let error = held.renew().await.unwrap_err();
             assert_eq!(kind(&error), Some(BackendErrorKind::OutOfMemory), "{error}");

@@ -8,7 +8,8 @@ use test_support::fixtures::{LONG, SOON, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
 use test_support::{Direction, RedisServer, StandIn, eventually_async, lone_node};
 use tests::{
-    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_NATIVE, WATCH_MULTI, one_attempt, poll_once, shut_down,
+    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_CONDITIONAL, WATCH_MULTI, one_attempt, poll_once,
+    shut_down,
 };
 
 use crate::check;
@@ -34,7 +35,7 @@ fn builder(dialect: Dialect, label: &str) -> LockManagerBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Server,
-    /// A server that has the commands of `ReleaseMethod::Native`.
+    /// A server that has the commands of `ReleaseMethod::Conditional`.
     OwnerCommands,
     /// A server that doesn't have them, whatever version the tests run on.
     NoOwnerCommands,
@@ -656,7 +657,7 @@ sends_the_recorded_commands! {
     lua_setnx_expire_commands_are_those_recorded: Dialect::LuaSetnxExpire, Server;
     set_nx_px_commands_are_those_recorded: SET_NX_PX, Server;
     watch_multi_commands_are_those_recorded: WATCH_MULTI, Server;
-    set_nx_px_native_commands_are_those_recorded: SET_NX_PX_NATIVE, OwnerCommands;
+    set_nx_px_conditional_commands_are_those_recorded: SET_NX_PX_CONDITIONAL, OwnerCommands;
     set_nx_px_auto_commands_are_those_recorded: SET_NX_PX_AUTO, OwnerCommands;
     set_nx_px_auto_without_them_commands_are_those_recorded: SET_NX_PX_AUTO, NoOwnerCommands;
     redisson_commands_are_those_recorded: REDISSON, Server;

@@ -10,7 +10,7 @@ mod waiters;
 
 pub use example::example;
 pub use managers::{
-    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_NATIVE, WATCH_MULTI, acquire_and_release,
+    SET_NX_PX, SET_NX_PX_AUTO, SET_NX_PX_CONDITIONAL, WATCH_MULTI, acquire_and_release,
     assert_nothing_left, backend_error_kind, connect, connect_to, connect_to_env,
     connect_with_timeout, fencing_token, has_owner_commands, one_attempt, section_of_a_queue,
     shut_down, supported_dialects,

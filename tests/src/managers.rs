@@ -22,8 +22,8 @@ pub const WATCH_MULTI: Dialect = Dialect::SetNxPx {
 };
 
 /// The dialect of `SET NX PX` that releases by commands of the server, which not all servers have.
-pub const SET_NX_PX_NATIVE: Dialect = Dialect::SetNxPx {
-    release: ReleaseMethod::Native,
+pub const SET_NX_PX_CONDITIONAL: Dialect = Dialect::SetNxPx {
+    release: ReleaseMethod::Conditional,
 };
 
 /// The dialect of `SET NX PX` that releases in the best way that the server supports.
@@ -43,7 +43,7 @@ pub fn supported_dialects() -> Vec<Dialect> {
     static HAS_COMMANDS: OnceLock<bool> = OnceLock::new();
     let has_commands = *HAS_COMMANDS.get_or_init(|| has_owner_commands(&RedisServer::start()));
     let all = Dialect::ALL.iter().copied();
-    all.filter(|dialect| has_commands || *dialect != SET_NX_PX_NATIVE)
+    all.filter(|dialect| has_commands || *dialect != SET_NX_PX_CONDITIONAL)
         .collect()
 }
 

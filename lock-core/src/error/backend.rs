@@ -61,7 +61,7 @@ pub enum BackendErrorKind {
     TooManyClients,
     /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), is an
     /// active replica, doesn't know a command, or does not reply as Redis does. Or it lacks the commands of
-    /// [`ReleaseMethod::Native`](crate::ReleaseMethod::Native).
+    /// [`ReleaseMethod::Conditional`](crate::ReleaseMethod::Conditional).
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
     /// [dialect](crate::Dialect) allows.

@@ -170,12 +170,12 @@ const NAMES: [(&str, &str); 14] = [
     ("NOPERM", "NoPerm"),
 ];
 
-/// Returns the error for a server without the commands that `ReleaseMethod::Native` needs.
+/// Returns the error for a server without the commands that `ReleaseMethod::Conditional` needs.
 pub(crate) fn no_owner_commands(address: &str) -> LockError {
     LockError::advised(
         BackendErrorKind::Unsupported,
         format!(
-            "the lock server at {address} does not have the commands of `ReleaseMethod::Native` \
+            "the lock server at {address} does not have the commands of `ReleaseMethod::Conditional` \
              (`SET` with `IFEQ`, and `DELEX` or `DELIFEQ`)"
         ),
         "use `ReleaseMethod::Auto`, or Redis 8.4 or later, or Valkey 9.0 or later",

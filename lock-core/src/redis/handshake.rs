@@ -58,7 +58,7 @@ pub(super) struct Handshake {
     pub(super) config: Arc<NodeConfig>,
     /// Each connection loads them before its first command.
     pub(super) scripts: Vec<&'static Script>,
-    /// `Native` or `Auto`, if it has to find out which commands check the owner.
+    /// `Conditional` or `Auto`, if it has to find out which commands check the owner.
     pub(super) release: Option<ReleaseMethod>,
     /// The eviction policy was reported.
     eviction_is_known: AtomicBool,

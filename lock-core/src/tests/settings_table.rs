@@ -117,7 +117,7 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
             "dialect",
             "`native`".to_owned(),
             "`native`, `setnx_expire`, `deadline_getset`, `lua_setnx_expire`, `set_nx_px`, \
-             `set_nx_px_watch_multi`, `set_nx_px_native`, `set_nx_px_auto`, `redisson`, `redisson_fenced`"
+             `set_nx_px_watch_multi`, `set_nx_px_conditional`, `set_nx_px_auto`, `redisson`, `redisson_fenced`"
                 .to_owned(),
         ),
         (

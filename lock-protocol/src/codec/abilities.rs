@@ -171,7 +171,7 @@ impl Abilities {
                 return Ok(OwnerCheck::Command(DeleteCommand::Delifeq));
             }
         }
-        if release == ReleaseMethod::Native {
+        if release == ReleaseMethod::Conditional {
             return Err(OpenQuestion::Unsupported);
         }
         self.without_commands()
@@ -224,7 +224,7 @@ mod tests {
             ([true, false], DeleteCommand::Delex),
             ([false, true], DeleteCommand::Delifeq),
         ] {
-            for release in [ReleaseMethod::Native, ReleaseMethod::Auto] {
+            for release in [ReleaseMethod::Conditional, ReleaseMethod::Auto] {
                 let check = commands(has).owner_check(release);
                 assert_eq!(check, Ok(OwnerCheck::Command(command)));
             }
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn server_without_commands_is_asked_about_scripts() {
         let abilities = commands([false, false]);
-        let native = abilities.owner_check(ReleaseMethod::Native);
-        assert_eq!(native, Err(OpenQuestion::Unsupported));
+        let conditional = abilities.owner_check(ReleaseMethod::Conditional);
+        assert_eq!(conditional, Err(OpenQuestion::Unsupported));
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Err(OpenQuestion::Scripts));
         let denied = "-ERR unknown command 'EVALSHA', with args beginning with: '0'\r\n";
@@ -252,8 +252,8 @@ mod tests {
         record(&abilities, OpenQuestion::Scripts, unknown).unwrap();
         let auto = abilities.owner_check(ReleaseMethod::Auto);
         assert_eq!(auto, Ok(OwnerCheck::Script));
-        let native = abilities.owner_check(ReleaseMethod::Native);
-        assert_eq!(native, Err(OpenQuestion::Unsupported));
+        let conditional = abilities.owner_check(ReleaseMethod::Conditional);
+        assert_eq!(conditional, Err(OpenQuestion::Unsupported));
     }
 
     #[test]
@@ -274,8 +274,8 @@ mod tests {
         ] {
             let abilities = Abilities::default();
             record(&abilities, OpenQuestion::Commands, refusal).unwrap();
-            let native = abilities.owner_check(ReleaseMethod::Native);
-            assert_eq!(native, Err(OpenQuestion::Unsupported), "{refusal}");
+            let conditional = abilities.owner_check(ReleaseMethod::Conditional);
+            assert_eq!(conditional, Err(OpenQuestion::Unsupported), "{refusal}");
         }
     }
 }

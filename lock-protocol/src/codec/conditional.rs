@@ -10,7 +10,7 @@
 //! | `Keep` | `SET key no-owner IFEQ owner PX ms` | the outcome |
 //! | `Instead` | the server refused the command: as a script or a transaction | as the other codec says |
 //!
-//! With [`ReleaseMethod::Native`] there is no other method, so a refusal is the outcome. A command that was refused for a
+//! With [`ReleaseMethod::Conditional`] there is no other method, so a refusal is the outcome. A command that was refused for a
 //! lack of memory may succeed as a script.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -136,7 +136,7 @@ impl Codec for Conditional {
         }
         match op.state {
             // Such a lock could not be released, and must not be acquired.
-            OpState::New if is_acquire && method == ReleaseMethod::Native => {
+            OpState::New if is_acquire && method == ReleaseMethod::Conditional => {
                 match abilities.owner_check(method) {
                     Ok(_) => self.watch_multi.owner.next(op, facts),
                     check => self.decide(op, facts, check),
@@ -244,7 +244,7 @@ fn read_reply(
             let refusal = reply.error().map(Refusal::of);
             if let Some(refusal) = refusal
                 && question == OpenQuestion::Commands
-                && method == ReleaseMethod::Native
+                && method == ReleaseMethod::Conditional
                 && refusal.kind == RefusalKind::Permission
             {
                 return Err(refusal);

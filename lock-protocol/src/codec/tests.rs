@@ -260,7 +260,7 @@ const AUTO: Dialect = Dialect::SetNxPx {
     release: ReleaseMethod::Auto,
 };
 const CONDITIONAL: Dialect = Dialect::SetNxPx {
-    release: ReleaseMethod::Native,
+    release: ReleaseMethod::Conditional,
 };
 const REDISSON: Dialect = Dialect::Redisson {
     lock: RedissonLock::Plain,

@@ -8,7 +8,7 @@ use crate::history::LONGEST_TTL;
 
 /// The dialect that not all servers support. Where they do, `Auto` runs the same commands.
 const SERVER_COMMANDS: Dialect = Dialect::SetNxPx {
-    release: ReleaseMethod::Native,
+    release: ReleaseMethod::Conditional,
 };
 
 const NAMES: [(Dialect, &str); 10] = [
@@ -28,7 +28,7 @@ const NAMES: [(Dialect, &str); 10] = [
         },
         "watch-multi",
     ),
-    (SERVER_COMMANDS, "set-nx-px-native"),
+    (SERVER_COMMANDS, "set-nx-px-conditional"),
     (
         Dialect::SetNxPx {
             release: ReleaseMethod::Auto,

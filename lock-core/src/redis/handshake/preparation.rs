@@ -24,7 +24,7 @@ pub(super) struct Preparation<'a> {
     pub(super) node: &'a Node,
     pub(super) reporter: &'a Reporter,
     pub(super) scripts: &'a [&'static Script],
-    /// `Native` or `Auto`, if it has to find out which commands check the owner.
+    /// `Conditional` or `Auto`, if it has to find out which commands check the owner.
     pub(super) release: Option<ReleaseMethod>,
 }
 
@@ -129,7 +129,7 @@ impl Preparation<'_> {
         if let Err(refusal) = accepted(commands)
             && refusal.kind == RefusalKind::Permission
         {
-            if release == ReleaseMethod::Native {
+            if release == ReleaseMethod::Conditional {
                 return Err(failed(refusal));
             }
             self.reporter.emit(&LockEvent::ServerRestricted {

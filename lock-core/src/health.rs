@@ -89,7 +89,7 @@ impl LockManager {
             };
         }
         let status = inner.store.status();
-        let notifies = inner.settings.dialect.capabilities().notifies_waiters;
+        let notifies = inner.settings.dialect.capabilities().notifies_waiters();
         Health {
             connected: status.connected,
             subscribed: status.subscribed,

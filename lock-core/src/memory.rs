@@ -302,7 +302,7 @@ impl MemoryStore {
         shared_kinds: true,
         confirms_grants: false,
         dialects: Dialects::Some {
-            has: |dialect| dialect.capabilities().in_memory,
+            has: |dialect| dialect.capabilities().works_in_memory(),
             others: InvalidDialectReason::NoServer,
         },
         longest_ttl: None,

@@ -149,7 +149,7 @@ impl ReleaseRequest {
 
     /// Returns whether the lock may have no expiry: the command that sets it may have been lost.
     fn may_never_expire(&self) -> bool {
-        !self.key.dialect().capabilities().atomic_expiry
+        !self.key.dialect().capabilities().is_expiry_atomic()
     }
 }
 

@@ -90,47 +90,144 @@ impl ReleaseMethod {
 /// What a [`Dialect`] can do. Returned by [`Dialect::capabilities`]. The
 /// [guide](guide/dialects/index.html) has a table of all dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "a row of a table: each flag is an independent capability"
 )]
 pub struct Capabilities {
-    /// Whether each grant has a [`FencingToken`](crate::fencing_token::FencingToken).
-    pub fencing_token: bool,
-    /// Whether tokens keep growing when the server has lost its data.
-    pub tokens_survive_data_loss: bool,
-    /// Whether waiters get the lock in the order of their arrival.
-    pub fifo: bool,
-    /// Whether a release gives the lock to the next waiter at once.
-    pub handover: bool,
-    /// Whether a release notifies waiters. Otherwise they poll.
-    pub notifies_waiters: bool,
-    /// Whether several may hold a lock together: readers, and holders of permits.
-    pub shared_kinds: bool,
-    /// Whether each acquisition writes a unique value.
-    pub unique_owner: bool,
-    /// Whether an error names the current holder.
-    pub names_holder: bool,
-    /// Whether a cancel undoes an acquire or a release that got no reply, as long as the process
-    /// runs. Otherwise the lock expires with its ttl. Outside the native dialect, a cancel does not
+    fencing_token: bool,
+    tokens_survive_data_loss: bool,
+    fifo: bool,
+    handover: bool,
+    notifies_waiters: bool,
+    shared_kinds: bool,
+    unique_owner: bool,
+    names_holder: bool,
+    cancels_unconfirmed: bool,
+    without_scripts: bool,
+    needs_clocks: bool,
+    atomic_expiry: bool,
+    in_memory: bool,
+    in_quorum: bool,
+    ttl_step: Duration,
+    min_ttl: Duration,
+}
+
+impl Capabilities {
+    /// Returns whether each grant has a [`FencingToken`](crate::fencing_token::FencingToken).
+    #[inline]
+    #[must_use]
+    pub const fn is_fenced(self) -> bool {
+        self.fencing_token
+    }
+
+    /// Returns whether tokens keep growing when the server has lost its data.
+    #[inline]
+    #[must_use]
+    pub const fn is_fenced_after_data_loss(self) -> bool {
+        self.tokens_survive_data_loss
+    }
+
+    /// Returns whether waiters get the lock in the order of their arrival.
+    #[inline]
+    #[must_use]
+    pub const fn is_fair(self) -> bool {
+        self.fifo
+    }
+
+    /// Returns whether a release gives the lock to the next waiter at once.
+    #[inline]
+    #[must_use]
+    pub const fn hands_over(self) -> bool {
+        self.handover
+    }
+
+    /// Returns whether a release notifies waiters. Otherwise they poll.
+    #[inline]
+    #[must_use]
+    pub const fn notifies_waiters(self) -> bool {
+        self.notifies_waiters
+    }
+
+    /// Returns whether several may hold a lock together: readers, and holders of permits.
+    #[inline]
+    #[must_use]
+    pub const fn supports_shared_kinds(self) -> bool {
+        self.shared_kinds
+    }
+
+    /// Returns whether each acquisition writes a unique value.
+    #[inline]
+    #[must_use]
+    pub const fn is_owner_unique(self) -> bool {
+        self.unique_owner
+    }
+
+    /// Returns whether an error names the current holder.
+    #[inline]
+    #[must_use]
+    pub const fn names_holder(self) -> bool {
+        self.names_holder
+    }
+
+    /// Returns whether a cancel undoes an acquire or a release that got no reply, as long as the
+    /// process runs. Otherwise the lock expires with its ttl. Outside the native dialect, a cancel does not
     /// undo a command that arrives later than the command timeout.
-    pub cancels_unconfirmed: bool,
-    /// Whether the dialect works without the right to run scripts.
-    pub without_scripts: bool,
-    /// Whether the clocks of all machines have to be synchronized.
-    pub needs_clocks: bool,
-    /// Whether one step writes the key and its expiry. Otherwise a holder that dies between two steps
+    #[inline]
+    #[must_use]
+    pub const fn cancels_unconfirmed(self) -> bool {
+        self.cancels_unconfirmed
+    }
+
+    /// Returns whether the dialect works without the right to run scripts.
+    #[inline]
+    #[must_use]
+    pub const fn works_without_scripts(self) -> bool {
+        self.without_scripts
+    }
+
+    /// Returns whether the clocks of all machines have to be synchronized.
+    #[inline]
+    #[must_use]
+    pub const fn needs_synchronized_clocks(self) -> bool {
+        self.needs_clocks
+    }
+
+    /// Returns whether one step writes the key and its expiry. Otherwise a holder that dies between two steps
     /// leaves a key without an expiry.
-    pub atomic_expiry: bool,
-    /// Whether [managers in memory](struct.LockManager.html#method.in_memory) support the dialect.
-    pub in_memory: bool,
-    /// Whether a [quorum](guide/topologies/index.html#quorum) of servers supports the dialect.
-    pub in_quorum: bool,
-    /// The ttl has to be a multiple of this duration.
-    pub ttl_step: Duration,
-    /// The shortest ttl.
-    pub min_ttl: Duration,
+    #[inline]
+    #[must_use]
+    pub const fn is_expiry_atomic(self) -> bool {
+        self.atomic_expiry
+    }
+
+    /// Returns whether [managers in memory](struct.LockManager.html#method.in_memory) support the dialect.
+    #[inline]
+    #[must_use]
+    pub const fn works_in_memory(self) -> bool {
+        self.in_memory
+    }
+
+    /// Returns whether a [quorum](guide/topologies/index.html#quorum) of servers supports the dialect.
+    #[inline]
+    #[must_use]
+    pub const fn works_at_quorum(self) -> bool {
+        self.in_quorum
+    }
+
+    /// Returns the duration of which a ttl has to be a multiple.
+    #[inline]
+    #[must_use]
+    pub const fn ttl_step(self) -> Duration {
+        self.ttl_step
+    }
+
+    /// Returns the shortest ttl.
+    #[inline]
+    #[must_use]
+    pub const fn min_ttl(self) -> Duration {
+        self.min_ttl
+    }
 }
 
 /// How much the clocks of two machines may differ in [`Dialect::DeadlineGetset`]. This is ten times
@@ -141,31 +238,34 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Dialect {
-    /// All dialects.
-    pub const ALL: &'static [Self] = &[
-        Self::Native,
-        Self::SetnxExpire,
-        Self::DeadlineGetset,
-        Self::LuaSetnxExpire,
-        Self::SetNxPx {
-            release: ReleaseMethod::Script,
-        },
-        Self::SetNxPx {
-            release: ReleaseMethod::WatchMulti,
-        },
-        Self::SetNxPx {
-            release: ReleaseMethod::Conditional,
-        },
-        Self::SetNxPx {
-            release: ReleaseMethod::Auto,
-        },
-        Self::Redisson {
-            lock: RedissonLock::Plain,
-        },
-        Self::Redisson {
-            lock: RedissonLock::Fenced,
-        },
-    ];
+    /// Returns all dialects.
+    #[must_use]
+    pub const fn all() -> &'static [Self] {
+        &[
+            Self::Native,
+            Self::SetnxExpire,
+            Self::DeadlineGetset,
+            Self::LuaSetnxExpire,
+            Self::SetNxPx {
+                release: ReleaseMethod::Script,
+            },
+            Self::SetNxPx {
+                release: ReleaseMethod::WatchMulti,
+            },
+            Self::SetNxPx {
+                release: ReleaseMethod::Conditional,
+            },
+            Self::SetNxPx {
+                release: ReleaseMethod::Auto,
+            },
+            Self::Redisson {
+                lock: RedissonLock::Plain,
+            },
+            Self::Redisson {
+                lock: RedissonLock::Fenced,
+            },
+        ]
+    }
 
     /// Returns what the dialect can do.
     #[must_use]
@@ -392,7 +492,7 @@ impl Scheme {
     }
 }
 
-/// The names of the dialects, in the order of [`Dialect::ALL`].
+/// The names of the dialects, in the order of [`Dialect::all`].
 #[cfg(feature = "serde")]
 const NAMES: &[(&str, Dialect)] = &[
     ("native", Dialect::Native),
@@ -463,33 +563,38 @@ mod tests {
     fn table() -> String {
         type Row = (&'static str, fn(Capabilities) -> String);
         let rows: [Row; 16] = [
-            ("fencing token", |able| yes(able.fencing_token)),
+            ("fencing token", |able| yes(able.is_fenced())),
             ("tokens survive a loss of data", |able| {
-                yes(able.tokens_survive_data_loss)
+                yes(able.is_fenced_after_data_loss())
             }),
-            ("first in, first out", |able| yes(able.fifo)),
-            ("handover at release", |able| yes(able.handover)),
-            (
-                "release notifies waiters",
-                |able| yes(able.notifies_waiters),
-            ),
-            ("readers and permits", |able| yes(able.shared_kinds)),
-            ("unique owner value", |able| yes(able.unique_owner)),
-            ("names the holder", |able| yes(able.names_holder)),
+            ("first in, first out", |able| yes(able.is_fair())),
+            ("handover at release", |able| yes(able.hands_over())),
+            ("release notifies waiters", |able| {
+                yes(able.notifies_waiters())
+            }),
+            ("readers and permits", |able| {
+                yes(able.supports_shared_kinds())
+            }),
+            ("unique owner value", |able| yes(able.is_owner_unique())),
+            ("names the holder", |able| yes(able.names_holder())),
             ("cancels unconfirmed commands", |able| {
-                yes(able.cancels_unconfirmed)
+                yes(able.cancels_unconfirmed())
             }),
-            ("works without scripts", |able| yes(able.without_scripts)),
-            ("needs synchronized clocks", |able| yes(able.needs_clocks)),
+            ("works without scripts", |able| {
+                yes(able.works_without_scripts())
+            }),
+            ("needs synchronized clocks", |able| {
+                yes(able.needs_synchronized_clocks())
+            }),
             ("writes key and expiry in one step", |able| {
-                yes(able.atomic_expiry)
+                yes(able.is_expiry_atomic())
             }),
-            ("works in memory", |able| yes(able.in_memory)),
-            ("works at a quorum", |able| yes(able.in_quorum)),
-            ("shortest ttl", |able| format!("{:?}", able.min_ttl)),
-            ("ttl in steps of", |able| format!("{:?}", able.ttl_step)),
+            ("works in memory", |able| yes(able.works_in_memory())),
+            ("works at a quorum", |able| yes(able.works_at_quorum())),
+            ("shortest ttl", |able| format!("{:?}", able.min_ttl())),
+            ("ttl in steps of", |able| format!("{:?}", able.ttl_step())),
         ];
-        let names: Vec<_> = Dialect::ALL
+        let names: Vec<_> = Dialect::all()
             .iter()
             .map(|dialect| format!(" `{dialect}` |"))
             .collect();
@@ -498,7 +603,7 @@ mod tests {
             format!("|---|{}\n", "---|".repeat(names.len())),
         ];
         let body = rows.map(|(capability, cell)| {
-            let cells: Vec<_> = Dialect::ALL
+            let cells: Vec<_> = Dialect::all()
                 .iter()
                 .map(|dialect| format!(" {} |", cell(dialect.capabilities())))
                 .collect();
@@ -514,7 +619,7 @@ mod tests {
             .iter()
             .map(|(name, _)| serde_json::from_str(&format!("\"{name}\"")).unwrap())
             .collect();
-        assert_eq!(read, Dialect::ALL);
+        assert_eq!(read, Dialect::all());
     }
 
     #[test]
@@ -557,10 +662,10 @@ mod tests {
 
     #[test]
     fn only_deadline_getset_has_a_margin() {
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::all() {
             let margin = dialect.margin();
             assert_eq!(margin.is_zero(), *dialect != Dialect::DeadlineGetset);
-            assert!(dialect.capabilities().min_ttl >= margin * 10);
+            assert!(dialect.capabilities().min_ttl() >= margin * 10);
         }
     }
 }

@@ -319,7 +319,7 @@ mod tests {
 
     fn all() -> Vec<&'static Script> {
         let notifying = [&ACQUIRE, &RELEASE, &ACQUIRE_ALL, &FORCE_RELEASE];
-        let mut all: Vec<_> = Dialect::ALL
+        let mut all: Vec<_> = Dialect::all()
             .iter()
             .flat_map(|dialect| of(*dialect, false))
             .collect();
@@ -331,8 +331,8 @@ mod tests {
 
     #[test]
     fn only_dialects_without_scripts_load_none() {
-        for dialect in Dialect::ALL {
-            let needs_none = dialect.capabilities().without_scripts;
+        for dialect in Dialect::all() {
+            let needs_none = dialect.capabilities().works_without_scripts();
             assert_eq!(of(*dialect, false).is_empty(), needs_none, "{dialect}");
         }
     }

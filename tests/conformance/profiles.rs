@@ -58,7 +58,9 @@ async fn with_owner_commands() -> Subject {
     let url = stand_in.url();
     let mut subject = Subject::at((stand_in, server), &url, |it| it.dialect(dialect)).await;
     subject.capabilities = dialect.capabilities();
-    subject.notifies = subject.capabilities.notifies_waiters;
+    subject.notifies = subject.capabilities.notifies_waiters();
+    subject.is_fair = subject.capabilities.is_fair();
+    subject.hands_over = subject.capabilities.hands_over();
     subject.value_has_token = false;
     subject
 }

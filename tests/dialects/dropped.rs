@@ -28,7 +28,7 @@ async fn dropping_any_future_releases_the_lock() {
     for dialect in [&OWNERS[..], &[Dialect::DeadlineGetset]].concat() {
         let server = RedisServer::start();
         // Only a release is fast enough, except where only the ttl can end the lock.
-        let ttl = if dialect.capabilities().cancels_unconfirmed {
+        let ttl = if dialect.capabilities().cancels_unconfirmed() {
             ms(60_000)
         } else {
             ms(1_000)

@@ -106,7 +106,7 @@ async fn token_is_the_next_number_of_the_shared_counter() {
     assert_eq!(server.cli(&["PTTL", TOKEN]), Reply::Integer(-1));
     server.cli(&["FLUSHALL"]);
     assert_eq!(acquire().await, 1, "the server has lost its data");
-    assert!(!FENCED.capabilities().tokens_survive_data_loss);
+    assert!(!FENCED.capabilities().is_fenced_after_data_loss());
 }
 
 /// A counter that is no number is found before anything is acquired.

@@ -151,7 +151,7 @@ impl Scene {
         let held = self.other_holds("busy").await;
         assert!(self.lock("busy").try_acquire().await.unwrap().is_none());
         self.step("try_acquire of a busy lock");
-        if self.able.fifo {
+        if self.able.is_fair() {
             // In the other dialects its last attempt may be under way at its end, and is cancelled.
             let waited = self.lock("busy").wait(ms(300)).acquire().await;
             assert!(waited.unwrap_err().is_contended());
@@ -227,7 +227,7 @@ impl Scene {
         let mut acquiring = Box::pin(self.lock("passed").wait(SOON).acquire());
         assert!(poll_once(&mut acquiring).await.is_pending());
         let waiting = tokio::spawn(acquiring);
-        if self.able.fifo {
+        if self.able.is_fair() {
             self.waits("passed").await;
         }
         held.release().await.unwrap();
@@ -249,7 +249,7 @@ impl Scene {
 
     /// Waits until a waiter of this lock has found it busy. No manager inspects it, because that would load a script.
     async fn waits(&self, name: &str) {
-        if self.able.fifo {
+        if self.able.is_fair() {
             let queue = format!("{{lock:{name}}}:q");
             let length = || self.recorder.server.cli(&["ZCARD", &queue]).integer();
             return eventually_async(SOON, async || length() == 1).await;
@@ -265,7 +265,7 @@ impl Scene {
     async fn drops(&mut self) {
         self.recorder.section("what is dropped");
         // The dropped future sends a release, and the background worker sends it again unless it is confirmed by then.
-        if self.able.fifo {
+        if self.able.is_fair() {
             let held = self.other_holds("left").await;
             let waiting = self.start_waiter("left").await;
             waiting.abort();
@@ -301,7 +301,7 @@ impl Scene {
 
     async fn kinds(&mut self) {
         self.recorder.section("readers and permits");
-        if !self.able.shared_kinds {
+        if !self.able.supports_shared_kinds() {
             self.recorder.note("the dialect has exclusive locks only");
             return;
         }
@@ -642,7 +642,7 @@ macro_rules! sends_the_recorded_commands {
         #[test]
         fn every_dialect_is_recorded() {
             let recorded = [$($dialect),+];
-            for dialect in Dialect::ALL {
+            for dialect in Dialect::all() {
                 assert!(recorded.contains(dialect), "{dialect}");
             }
         }

@@ -42,7 +42,7 @@ pub fn has_owner_commands(server: &RedisServer) -> bool {
 pub fn supported_dialects() -> Vec<Dialect> {
     static HAS_COMMANDS: OnceLock<bool> = OnceLock::new();
     let has_commands = *HAS_COMMANDS.get_or_init(|| has_owner_commands(&RedisServer::start()));
-    let all = Dialect::ALL.iter().copied();
+    let all = Dialect::all().iter().copied();
     all.filter(|dialect| has_commands || *dialect != SET_NX_PX_CONDITIONAL)
         .collect()
 }

@@ -184,7 +184,7 @@ async fn checked(
     if let Some(confirmer) = &store.confirmer {
         confirmer.probe(deadline.left()).await?;
     }
-    if settings.dialect.capabilities().needs_clocks {
+    if settings.dialect.capabilities().needs_synchronized_clocks() {
         let difference = connection.clock_difference;
         if difference > CLOCK_TOLERANCE {
             return Err(clocks_differ(&format!("{difference:?}")));

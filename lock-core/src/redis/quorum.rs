@@ -235,7 +235,7 @@ impl QuorumStore {
         let traits = StoreTraits {
             shared_kinds: false,
             dialects: Dialects::Some {
-                has: |dialect| dialect.capabilities().in_quorum,
+                has: |dialect| dialect.capabilities().works_at_quorum(),
                 others: InvalidDialectReason::InQuorum,
             },
             longest_ttl: Some(quarantine).filter(|it| !it.is_zero()),

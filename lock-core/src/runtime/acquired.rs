@@ -97,7 +97,12 @@ impl Acquired {
         if self.held.kind() != Kind::Exclusive || self.release_request.as_ref().is_some_and(keeps) {
             return Err(InvalidKindReason::Downgrade);
         }
-        let has_readers = self.held.key.dialect().capabilities().shared_kinds
+        let has_readers = self
+            .held
+            .key
+            .dialect()
+            .capabilities()
+            .supports_shared_kinds()
             && self.inner.store.traits().shared_kinds;
         if has_readers {
             Ok(())

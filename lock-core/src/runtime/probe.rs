@@ -119,7 +119,7 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
         .settings
         .command_timeout
         .saturating_sub(spent(inner, called));
-    let notifies = inner.settings.dialect.capabilities().notifies_waiters;
+    let notifies = inner.settings.dialect.capabilities().notifies_waiters();
     Ok(Pong {
         round_trip,
         notifications: notifies && inner.store.notifies(&key, left).await,

@@ -510,7 +510,7 @@ impl Operators {
         let (key, label) = (&request.key, &request.label);
         let seen = seen_argument(seen);
         if is_redisson(key) {
-            let has_counter = key.dialect().capabilities().fencing_token;
+            let has_counter = key.dialect().capabilities().is_fenced();
             let counter = has_counter.then(|| key.redisson_counter());
             let mut keys = vec![key.as_str()];
             keys.extend(counter.as_deref());

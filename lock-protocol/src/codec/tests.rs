@@ -763,7 +763,7 @@ fn no_odd_reply_counts_as_good() {
         "*1\r\n:1\r\n",
         "$0\r\n\r\n",
     ];
-    for dialect in Dialect::ALL {
+    for dialect in Dialect::all() {
         for reply in odd {
             let mut bench = Bench::new();
             bench.abilities.know_commands(true, true);

@@ -39,7 +39,7 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(error.is_contended());
         let holder = error.holder().expect("the error names the holder");
-        if s.capabilities.names_holder {
+        if s.capabilities.names_holder() {
             assert_eq!(holder.label(), "first");
             assert!(error.to_string().contains("`first`"), "{error}");
         }
@@ -56,7 +56,7 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
     let own = s.first.lock(NAME).acquire().await.unwrap_err();
     assert_eq!(
         own.holder().unwrap().is_this_process(),
-        s.capabilities.names_holder
+        s.capabilities.names_holder()
     );
     held.release().await.unwrap();
 }
@@ -173,7 +173,7 @@ pub(crate) async fn run_returns_the_result_of_the_body(s: &Subject) {
         })
         .await
         .unwrap();
-    assert_eq!(token.0.is_some(), s.capabilities.fencing_token);
+    assert_eq!(token.0.is_some(), s.capabilities.is_fenced());
     assert_eq!(token.1, "borrowed");
     let free = s.first.lock(NAME).try_acquire().await.unwrap();
     free.expect("`run` released the lock")

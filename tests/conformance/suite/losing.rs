@@ -178,7 +178,7 @@ pub(crate) async fn fencing_tokens_grow_with_each_grant(s: &Subject) {
     let mut check = |held: &LockGuard| {
         let token = held.fencing_token();
         assert_eq!(token, held.watch().fencing_token());
-        if !s.capabilities.fencing_token {
+        if !s.capabilities.is_fenced() {
             assert_eq!(token, None);
             return;
         }

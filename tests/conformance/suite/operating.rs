@@ -30,11 +30,11 @@ pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
     let token = held.fencing_token().filter(|_| s.value_has_token);
     assert_eq!(holder.token, token);
     assert!(s.first.holder(NAME).await.unwrap().is_some());
-    if s.capabilities.names_holder {
+    if s.capabilities.names_holder() {
         assert_eq!(&*holder.label, "first");
         assert!(!holder.is_foreign);
     }
-    let count = if s.capabilities.fifo { 2 } else { 0 };
+    let count = if s.is_fair { 2 } else { 0 };
     assert_eq!(
         (info.waiters.len(), info.waiters_total),
         (count, count as u64)
@@ -79,7 +79,7 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
     let seen = s.second.inspect(NAME).await.unwrap();
     let request = s.second.admin().force_release(NAME).by("ops");
     let request = request.expect_unchanged(&seen);
-    if !s.capabilities.unique_owner {
+    if !s.capabilities.is_owner_unique() {
         let error = request.await.unwrap_err();
         assert!(matches!(error, AdminError::Foreign { .. }), "{error}");
         held.release().await.unwrap();
@@ -112,7 +112,7 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
 pub(crate) async fn force_release_now_frees_the_lock(s: &Subject) {
     let held = s.first.lock(NAME).ttl(s.ttl()).acquire().await.unwrap();
     let request = s.second.admin().force_release(NAME).now();
-    let remove = !s.capabilities.unique_owner;
+    let remove = !s.capabilities.is_owner_unique();
     let released = request.foreign(remove).await.unwrap();
     assert_eq!(released.free_at.as_millis(), 0);
     let next = free_at_once(&s.second).await;

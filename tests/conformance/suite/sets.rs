@@ -31,7 +31,7 @@ pub(crate) async fn set_holds_all_locks_or_none(s: &Subject) {
     assert_eq!(keys, NAMES.map(|name| s.key(name)));
     for name in NAMES {
         let token = set.fencing_token(name);
-        assert_eq!(token.is_some(), s.capabilities.fencing_token);
+        assert_eq!(token.is_some(), s.capabilities.is_fenced());
         let busy = s.second.lock(name).try_acquire().await.unwrap();
         assert!(busy.is_none(), "{busy:?}");
     }

@@ -29,6 +29,10 @@ pub(crate) struct Subject {
     servers: Option<Box<dyn Any + Send + Sync>>,
     /// Whether a release notifies waiters. Otherwise they poll.
     pub(crate) notifies: bool,
+    /// Whether waiters get the lock in the order of their arrival.
+    pub(crate) is_fair: bool,
+    /// Whether a release gives the lock to the next waiter.
+    pub(crate) hands_over: bool,
     /// Whether `remaining` of a renewed lock counts down a lease.
     pub(crate) remaining_is_finite: bool,
     pub(crate) capabilities: Capabilities,
@@ -53,6 +57,8 @@ impl Subject {
             second: locks,
             servers: None,
             notifies: true,
+            is_fair: true,
+            hands_over: true,
             remaining_is_finite: false,
             capabilities: Dialect::Native.capabilities(),
             value_has_token: true,
@@ -79,7 +85,9 @@ impl Subject {
         Self {
             capabilities,
             value_has_token: dialect == Dialect::Native,
-            notifies: capabilities.notifies_waiters,
+            notifies: capabilities.notifies_waiters(),
+            is_fair: capabilities.is_fair(),
+            hands_over: capabilities.hands_over(),
             ..Self::on(server, first, second)
         }
     }
@@ -113,6 +121,8 @@ impl Subject {
             second,
             servers: Some(Box::new(servers)),
             notifies: true,
+            is_fair: true,
+            hands_over: true,
             remaining_is_finite: true,
             capabilities: Dialect::Native.capabilities(),
             value_has_token: true,
@@ -143,7 +153,7 @@ impl Subject {
     /// Returns whether this many waiters are in the queue of [`NAME`]. Returns `true` when there is
     /// no queue to check.
     pub(crate) async fn has_waiters(&self, count: usize) -> bool {
-        if !self.has_server() || !self.capabilities.fifo {
+        if !self.has_server() || !self.is_fair {
             return true;
         }
         let seen = self.second.inspect(NAME).await.expect("the server runs");
@@ -153,13 +163,13 @@ impl Subject {
     /// A ttl that a contract can wait for. It is long enough that a busy machine does not exceed it
     /// between two lines of a contract.
     pub(crate) fn ttl(&self) -> Duration {
-        self.capabilities.min_ttl.max(self.shortest_ttl)
+        self.capabilities.min_ttl().max(self.shortest_ttl)
     }
 
     /// The ttl of a lock that is to be dropped. It is so long that only a release or a cancel frees
     /// the lock in time, unless the dialect leaves the lock to its ttl.
     pub(crate) fn ttl_to_drop(&self) -> Duration {
-        if self.capabilities.cancels_unconfirmed {
+        if self.capabilities.cancels_unconfirmed() {
             Duration::from_secs(30)
         } else {
             self.ttl()
@@ -168,7 +178,7 @@ impl Subject {
 
     /// How long a lock of [`Self::ttl_to_drop`] may be held after its future was dropped.
     pub(crate) fn patience(&self) -> Duration {
-        if self.capabilities.cancels_unconfirmed {
+        if self.capabilities.cancels_unconfirmed() {
             AT_ONCE
         } else {
             self.ttl_to_drop() + AT_ONCE

@@ -48,10 +48,10 @@ pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
         assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
         assert!(error.is_contended());
         let holder = error.holder().expect("the error names the holder");
-        if s.capabilities.names_holder {
+        if s.capabilities.names_holder() {
             assert_eq!(holder.label(), "first");
         }
-        assert_eq!(holder.position(), s.capabilities.fifo.then_some(1));
+        assert_eq!(holder.position(), s.is_fair.then_some(1));
         let attempt = s.second.lock(NAME).wait(WAIT).try_acquire();
         let none = within(AT_ONCE, attempt).await.unwrap();
         assert!(none.is_none(), "{none:?}");
@@ -70,7 +70,7 @@ pub(crate) async fn waiters_get_the_lock_in_order(s: &Subject) {
         let request = s.manager(number / 2).lock(NAME).wait(WAIT);
         waiters.push(s.start_waiter(request, number).await);
     }
-    if !s.capabilities.fifo {
+    if !s.is_fair {
         held.release().await.unwrap();
         let served = waiters.into_iter().map(|waiting| async {
             let held = granted_within(WAIT, waiting).await;
@@ -95,7 +95,7 @@ pub(crate) async fn try_acquire_does_not_jump_the_queue(s: &Subject) {
     let waiting = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
     held.release().await.unwrap();
     let early = s.first.lock(NAME).try_acquire().await.unwrap();
-    if s.capabilities.handover {
+    if s.hands_over {
         assert!(early.is_none(), "{early:?}");
     }
     drop(early);

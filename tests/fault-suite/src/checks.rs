@@ -77,7 +77,7 @@ impl Check {
 
     /// Returns whether a dialect with these capabilities promises the property.
     pub fn applies(self, able: Capabilities) -> bool {
-        able.fencing_token || self != Self::Stale
+        able.is_fenced() || self != Self::Stale
     }
 
     /// Returns how much of the check needs samples, if there were none.
@@ -93,10 +93,10 @@ impl Check {
     pub fn title(self, able: Capabilities) -> &'static str {
         match self {
             Self::Exclusion => "no overlap of validity",
-            Self::Tokens if able.fencing_token => "tokens unique and increasing",
+            Self::Tokens if able.is_fenced() => "tokens unique and increasing",
             Self::Tokens => "no token in a dialect without tokens",
             Self::Stale => "no stale write accepted",
-            Self::Counter if able.fencing_token => "fenced counter = accepted writes",
+            Self::Counter if able.is_fenced() => "fenced counter = accepted writes",
             Self::Counter => "counter = accepted writes",
             Self::Loss => "loss reported by the deadline + 250 ms, none without a cause",
             Self::Idle => "no waiter idle while the lock is free",
@@ -205,7 +205,7 @@ impl Violation {
             | ViolationKind::DuplicateToken {
                 first: earlier,
                 second: later,
-            } if !history.dialect.capabilities().tokens_survive_data_loss => (
+            } if !history.dialect.capabilities().is_fenced_after_data_loss() => (
                 Check::Tokens,
                 has_lost_data(faults, earlier.granted, later.granted),
             ),
@@ -243,7 +243,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     let able = history.dialect.capabilities();
     // The workers record the wait itself as the limit, so the tolerance is all of what is promised.
     let checker = Checker::new().tolerance(LATE);
-    let checker = if able.fencing_token {
+    let checker = if able.is_fenced() {
         checker
     } else {
         // Without tokens, nothing refuses a late write: see `late`.
@@ -257,7 +257,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     let mut found: Vec<_> = found
         .map(|found| Violation::of(found, history, &holds))
         .collect();
-    if !able.fencing_token {
+    if !able.is_fenced() {
         found.extend(Writers::of(history, &holds).lost_updates());
     }
     found.extend(losses_without_a_cause(history, &holds));

@@ -72,14 +72,14 @@ pub fn names() -> Vec<&'static str> {
 
 /// Returns the dialects that every server supports, except the native one.
 pub fn foreign() -> Vec<Dialect> {
-    let all = Dialect::ALL.iter().copied();
+    let all = Dialect::all().iter().copied();
     all.filter(|dialect| ![Dialect::Native, SERVER_COMMANDS].contains(dialect))
         .collect()
 }
 
 /// Returns the longest ttl that a worker uses, in the dialect's resolution.
 pub fn longest_ttl(dialect: Dialect) -> Duration {
-    let step = dialect.capabilities().ttl_step;
+    let step = dialect.capabilities().ttl_step();
     let steps = LONGEST_TTL.as_nanos() / step.as_nanos();
     step * u32::try_from(steps).expect("a step is a millisecond or more")
 }

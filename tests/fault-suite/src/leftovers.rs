@@ -49,7 +49,7 @@ pub fn left_behind(server: &RedisServer, dialect: Dialect) -> LeftBehind {
         let text = format!("a lock that cannot be acquired any more: {error}");
         left.survivors.push(text);
     }
-    let has_counters = dialect.capabilities().fencing_token;
+    let has_counters = dialect.capabilities().is_fenced();
     let rest = all_keys(server).into_iter();
     let is_counter = |key: &String| key.ends_with(":f") || key.starts_with(TOKENS);
     left.survivors

@@ -323,7 +323,7 @@ impl Display for Report {
 
 impl Report {
     fn write_what_came_late(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if self.dialect.capabilities().fencing_token {
+        if self.dialect.capabilities().is_fenced() {
             writeln!(
                 f,
                 "stale, refused        {} writes, {} reads",

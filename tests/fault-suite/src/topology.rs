@@ -71,7 +71,8 @@ impl Topology {
 
     /// Returns whether clients of this dialect run here: native ones, and at a quorum all that it supports.
     pub fn runs(self, dialect: Dialect) -> bool {
-        dialect == Dialect::Native || self == Self::Quorum && dialect.capabilities().in_quorum
+        dialect == Dialect::Native
+            || self == Self::Quorum && dialect.capabilities().works_at_quorum()
     }
 
     /// Returns the names of its faults.

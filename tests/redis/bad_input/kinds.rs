@@ -145,7 +145,7 @@ async fn set_with_one_invalid_name_is_rejected() {
 async fn shared_kinds_in_a_dialect_are_rejected() {
     let server = RedisServer::start();
     let mut dialects = supported_dialects();
-    dialects.retain(|dialect| !dialect.capabilities().shared_kinds);
+    dialects.retain(|dialect| !dialect.capabilities().supports_shared_kinds());
     assert!(!dialects.is_empty());
     for dialect in dialects {
         let locks = builder().dialect(dialect);

@@ -75,8 +75,8 @@ async fn quorum() -> Subject {
     let mut subject = Subject::at((), &url, change).await;
     subject.prefix = prefix;
     subject.notifies = false;
-    subject.capabilities.fifo = false;
-    subject.capabilities.handover = false;
+    subject.is_fair = false;
+    subject.hands_over = false;
     subject
 }
 

@@ -139,7 +139,12 @@ impl CleanupRunner {
             Lane::Single
         } else if self.context.store.joins_batches(&release_request.key) {
             Lane::Batch
-        } else if release_request.key.dialect().capabilities().without_scripts {
+        } else if release_request
+            .key
+            .dialect()
+            .capabilities()
+            .works_without_scripts()
+        {
             Lane::Sequential
         } else {
             Lane::Single

@@ -70,7 +70,7 @@ pub(super) fn batches(
     let mut goes_alone = false;
     for (most, held) in leases {
         // Transactions run one after another: no other lease is to wait for their replies.
-        let is_alone = held.key.dialect().capabilities().without_scripts;
+        let is_alone = held.key.dialect().capabilities().works_without_scripts();
         match batches.last_mut() {
             Some((limit, batch))
                 if !is_alone

@@ -92,7 +92,7 @@ impl Store for Panicking {
     }
 
     fn joins_batches(&self, key: &LockKey) -> bool {
-        !key.dialect().capabilities().without_scripts
+        !key.dialect().capabilities().works_without_scripts()
     }
 
     fn reach(&self) -> Reach {

@@ -69,9 +69,9 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
 fn allowed_idle(history: &History, waiting: u32) -> Duration {
     let interval = if history.topology == Some(Topology::Quorum) {
         POLL_CAP
-    } else if history.dialect.capabilities().handover {
+    } else if history.dialect.capabilities().hands_over() {
         POLL_CAP.max(POLL_CAP_EACH * waiting)
-    } else if history.dialect.capabilities().notifies_waiters {
+    } else if history.dialect.capabilities().notifies_waiters() {
         // A message wakes one waiter of a process. It may be lost, or its waiter may be stopped.
         POLL_CAP
     } else {

@@ -89,9 +89,9 @@ fn every_nemesis_has_a_unique_name() {
 
 #[test]
 fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
-    for &dialect in Dialect::ALL {
+    for &dialect in Dialect::all() {
         assert_eq!(dialects::named(dialects::name(dialect)), Some(dialect));
-        let step = dialect.capabilities().ttl_step.as_nanos();
+        let step = dialect.capabilities().ttl_step().as_nanos();
         assert!(
             dialects::longest_ttl(dialect)
                 .as_nanos()
@@ -104,8 +104,8 @@ fn every_dialect_has_a_name_and_a_ttl_and_nemeses() {
         }
     }
     // Without the native dialect, and without the one that not all servers support.
-    assert_eq!(dialects::foreign().len(), Dialect::ALL.len() - 2);
-    assert_eq!(dialects::names().len(), Dialect::ALL.len());
+    assert_eq!(dialects::foreign().len(), Dialect::all().len() - 2);
+    assert_eq!(dialects::names().len(), Dialect::all().len());
 }
 
 /// Fifteen seconds of the suite, with faults of each kind that the guarantees cover.

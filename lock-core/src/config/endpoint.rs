@@ -70,13 +70,13 @@ impl Endpoint {
         self
     }
 
-    /// Sets whether the server is reached by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls)
-    /// sets the certificates. With a Unix socket, `build` returns
-    /// [`InvalidSetting`](crate::LockError::InvalidSetting). Defaults to `false`.
+    /// Reaches the server by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls) sets the
+    /// certificates. With a Unix socket, `build` returns
+    /// [`InvalidSetting`](crate::LockError::InvalidSetting). Without this call, the connection has no TLS.
     #[cfg(feature = "__tls")]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
-    pub fn use_tls(mut self, tls: bool) -> Self {
-        self.tls = tls;
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 }

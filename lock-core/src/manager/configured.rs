@@ -328,7 +328,7 @@ mod redis {
         }
 
         /// Sets the certificates of TLS: see [`Tls`]. The URL must begin with `rediss://`, or the endpoint
-        /// must have [`use_tls`](Endpoint::use_tls). A manager in memory ignores them. Defaults to the
+        /// must have [`tls`](Endpoint::tls). A manager in memory ignores them. Defaults to the
         /// authorities of the operating system and no client certificate.
         #[cfg(feature = "__tls")]
         #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]

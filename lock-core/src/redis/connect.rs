@@ -133,7 +133,7 @@ pub(super) async fn tls_clients(
         return Err(LockError::advised(
             BackendErrorKind::InvalidUrl,
             "`tls` sets certificates, and the address of the server is one without TLS",
-            "use rediss:// instead of redis://, or `use_tls` of the endpoint",
+            "use rediss:// instead of redis://, or `tls` of the endpoint",
         ));
     }
     Ok(clients)

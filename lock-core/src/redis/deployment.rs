@@ -43,7 +43,7 @@ impl TryFrom<Endpoint> for Deployment {
             EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
             EndpointAddress::Unix(path) if endpoint.tls => {
                 return Err(LockError::InvalidSetting {
-                    setting: "use_tls",
+                    setting: "tls",
                     value: path.display().to_string().into(),
                     advice: "use no TLS for a Unix socket, or the host and port of the server"
                         .into(),

@@ -75,14 +75,14 @@ async fn wrong_guess_about_tls_is_refused() {
     let authority = Authority::new();
     let service = start(&authority);
     let (secured, plain, ca) = (service.tls_url(), service.url(), ca(&authority));
-    let use_tls = "use rediss+sentinel:// without `sentinel_tls=false`";
+    let with_tls = "use rediss+sentinel:// without `sentinel_tls=false`";
     for (url, kind, words) in [
         (
             format!("{secured}?sentinel_tls=false&ssl_server_name=localhost&{ca}"),
             NoPrimary,
-            use_tls,
+            with_tls,
         ),
-        (secured.replacen("rediss", "redis", 1), NoPrimary, use_tls),
+        (secured.replacen("rediss", "redis", 1), NoPrimary, with_tls),
         (
             format!("{}?{ca}", plain.replacen("redis", "rediss", 1)),
             NoPrimary,

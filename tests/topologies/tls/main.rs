@@ -155,7 +155,7 @@ async fn client_certificate_is_shown_to_the_server() {
         .unwrap()
         .parse()
         .unwrap();
-    let endpoint = Endpoint::tcp("localhost", port).use_tls(true);
+    let endpoint = Endpoint::tcp("localhost", port).tls();
     let builder = LockManager::builder().tls(tls).endpoint(endpoint);
     assert_locks_work(&builder.build().await.unwrap()).await;
 }
@@ -336,11 +336,11 @@ async fn waiter_over_tls_waits_out_a_restart_of_the_server() {
 /// A Unix socket has no TLS, and a setting without an effect is an error.
 #[tokio::test]
 async fn tls_over_a_unix_socket_is_refused() {
-    let endpoint = Endpoint::unix("/run/redis.sock").use_tls(true);
+    let endpoint = Endpoint::unix("/run/redis.sock").tls();
     let building = LockManager::builder().endpoint(endpoint).build().await;
     let error = building.unwrap_err();
     assert!(
-        matches!(&error, LockError::InvalidSetting { setting, .. } if *setting == "use_tls"),
+        matches!(&error, LockError::InvalidSetting { setting, .. } if *setting == "tls"),
         "{error:?}"
     );
     assert!(error.to_string().contains("Unix socket"), "{error}");

@@ -35,7 +35,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let builder = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone());
     let provider = builder.build();
     let observer = OtelObserver::new(&provider.meter("lock-core"));
-    let locks = LockManager::builder().observer(observer).in_memory();
+    let locks = LockManager::builder().observer(observer).in_memory()?;
 
     for id in 1..=3 {
         ship(&locks, id).await?;

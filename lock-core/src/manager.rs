@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::address_map::AddressMap;
-#[cfg(feature = "redis")]
-use crate::config::endpoint::Endpoint;
 use crate::config::holder_tag::HolderTag;
 use crate::config::manager_config::without_password;
 use crate::config::{Handover, Settings};
@@ -67,7 +65,8 @@ impl LockManager {
     /// Use it in tests, and in programs that run as one process only.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self::builder().in_memory()
+        let (manager, _) = Self::builder().in_memory_unchecked(|memory| memory);
+        manager
     }
 
     /// Returns the manager that the attribute uses.
@@ -112,8 +111,6 @@ impl LockManager {
             settings: Settings::default(),
             observer: None,
             url: None,
-            #[cfg(feature = "redis")]
-            endpoint: None,
         }
     }
 
@@ -221,26 +218,22 @@ impl std::fmt::Debug for LockManager {
 /// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
 #[derive(Clone)]
-#[must_use = "no manager is made before `connect`, `build` or `in_memory`"]
+#[must_use = "no manager is made before `connect`, `connect_to`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
     settings: Settings,
     observer: Option<ObserverHandle>,
+    /// The URL of the configuration.
     url: Option<String>,
-    #[cfg(feature = "redis")]
-    endpoint: Option<Endpoint>,
 }
 
 /// Does not show passwords.
 impl std::fmt::Debug for LockManagerBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("LockManagerBuilder");
-        shown
+        f.debug_struct("LockManagerBuilder")
             .field("settings", &self.settings)
             .field("observer", &self.observer)
-            .field("url", &self.url.as_deref().map(without_password));
-        #[cfg(feature = "redis")]
-        shown.field("endpoint", &self.endpoint);
-        shown.finish()
+            .field("url", &self.url.as_deref().map(without_password))
+            .finish()
     }
 }
 
@@ -306,7 +299,7 @@ impl LockManagerBuilder {
     /// # async fn main() -> Result<(), lock_core::LockError> {
     /// let locks = LockManager::builder()
     ///     .holder_tag(|| TRACE_ID.try_with(Clone::clone).ok())
-    ///     .in_memory();
+    ///     .in_memory()?;
     /// let traced = TRACE_ID.scope("4bf92f3577b34da6".to_owned(), async {
     ///     locks.lock("order:42").acquire().await
     /// });
@@ -435,7 +428,7 @@ impl LockManagerBuilder {
     ///   dialect.
     /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, when the label is empty or begins
     ///   with `revoked by `, when the command timeout or the retry interval is too short, when `confirm` asks for
-    ///   nothing, doesn't fit the command timeout or is set for a quorum, or when the builder also has an `endpoint`.
+    ///   nothing, doesn't fit the command timeout or is set for a quorum.
     /// - [`LockError::InvalidOverride`] when an override has an invalid time.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///
@@ -452,29 +445,9 @@ impl LockManagerBuilder {
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
-    /// Only an invalid setting makes this method fail. Settings in tests are usually literals, so
-    /// this method panics. [`try_in_memory`](Self::try_in_memory) returns the error instead.
-    ///
-    /// # Panics
-    /// Panics when a setting is invalid, with the text of the error.
-    #[must_use]
-    #[track_caller]
-    #[expect(
-        clippy::panic,
-        reason = "documented, with a form that returns the error"
-    )]
-    pub fn in_memory(self) -> LockManager {
-        match self.try_in_memory() {
-            Ok(manager) => manager,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
-    ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
-    /// let error = LockManager::builder().prefix("{shop}:").try_in_memory().unwrap_err();
+    /// let error = LockManager::builder().prefix("{shop}:").in_memory().unwrap_err();
     /// assert!(matches!(error, LockError::InvalidSetting { setting: "prefix", .. }));
     /// ```
     ///
@@ -482,13 +455,13 @@ impl LockManagerBuilder {
     /// - [`LockError::InvalidTtl`], [`LockError::InvalidSetting`] and [`LockError::InvalidOverride`] as for
     ///   [`connect`](Self::connect).
     /// - [`LockError::InvalidDialect`] for each dialect except the native one, which is the only one in memory.
-    pub fn try_in_memory(self) -> Result<LockManager, LockError> {
-        let (manager, _) = self.try_in_memory_on(|memory| memory)?;
+    pub fn in_memory(self) -> Result<LockManager, LockError> {
+        let (manager, _) = self.in_memory_on(|memory| memory)?;
         Ok(manager)
     }
 
-    /// As [`try_in_memory`](Self::try_in_memory), on a store that wraps the memory.
-    pub(crate) fn try_in_memory_on<S: Store>(
+    /// As [`in_memory`](Self::in_memory), on a store that wraps the memory.
+    pub(crate) fn in_memory_on<S: Store>(
         self,
         wrap: impl FnOnce(MemoryStore) -> S,
     ) -> Result<(LockManager, Arc<S>), LockError> {
@@ -497,6 +470,14 @@ impl LockManagerBuilder {
         MemoryStore::TRAITS
             .check_dialect(dialect)
             .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+        Ok(self.in_memory_unchecked(wrap))
+    }
+
+    /// The settings are those that [`in_memory_on`](Self::in_memory_on) has checked, or the defaults.
+    fn in_memory_unchecked<S: Store>(
+        self,
+        wrap: impl FnOnce(MemoryStore) -> S,
+    ) -> (LockManager, Arc<S>) {
         let reporter = Arc::new(self.reporter());
         let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
         let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
@@ -506,6 +487,6 @@ impl LockManagerBuilder {
         let manager = LockManager {
             inner: Arc::new(inner),
         };
-        Ok((manager, store))
+        (manager, store)
     }
 }

@@ -196,12 +196,6 @@ impl LockRequest {
         }
     }
 
-    /// Sets the template of the name, such as `order:{order_id}`.
-    pub fn template(mut self, template: &'static str) -> Self {
-        self.target.0 = self.target.0.with_template(template);
-        self
-    }
-
     /// Makes a request of a candidate, which telemetry shows apart from calls.
     pub(crate) fn of_candidate(mut self) -> Self {
         self.settings.caller = Caller::Candidate;

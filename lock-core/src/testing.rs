@@ -34,11 +34,11 @@ const ANY_TTL: Duration = Duration::from_secs(30);
 /// Makes a manager in memory, and the handle that makes it fail.
 ///
 /// # Errors
-/// As [`LockManagerBuilder::try_in_memory`].
+/// As [`LockManagerBuilder::in_memory`].
 pub fn in_memory_with_faults(
     builder: LockManagerBuilder,
 ) -> Result<(LockManager, Faults), LockError> {
-    let (manager, store) = builder.try_in_memory_on(FaultyStore::new)?;
+    let (manager, store) = builder.in_memory_on(FaultyStore::new)?;
     let inner = Arc::clone(manager.inner());
     let faults = Faults { store, inner };
     let weak = faults.downgrade();

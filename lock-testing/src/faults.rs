@@ -15,7 +15,7 @@ pub use lock_core::testing::{Command, Faults, OtherHolder};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), LockError> {
-/// let (locks, faults) = in_memory_with_faults(LockManager::builder());
+/// let (locks, faults) = in_memory_with_faults(LockManager::builder())?;
 /// let body = locks.lock("report").run(async |_| {
 ///     // The key is deleted while the body runs.
 ///     assert!(faults.lose("report"));
@@ -27,26 +27,9 @@ pub use lock_core::testing::{Command, Faults, OtherHolder};
 /// # }
 /// ```
 ///
-/// # Panics
-/// Panics when a setting is invalid, with the text of the error.
-#[must_use]
-#[track_caller]
-#[expect(
-    clippy::panic,
-    reason = "documented, with a form that returns the error"
-)]
-pub fn in_memory_with_faults(builder: LockManagerBuilder) -> (LockManager, Faults) {
-    match try_in_memory_with_faults(builder) {
-        Ok(made) => made,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// As [`in_memory_with_faults`], with an error instead of a panic for an invalid setting.
-///
 /// # Errors
-/// As [`LockManagerBuilder::try_in_memory`].
-pub fn try_in_memory_with_faults(
+/// The errors of [`LockManagerBuilder::in_memory`].
+pub fn in_memory_with_faults(
     builder: LockManagerBuilder,
 ) -> Result<(LockManager, Faults), LockError> {
     testing::in_memory_with_faults(builder)

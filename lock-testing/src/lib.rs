@@ -27,7 +27,7 @@ pub use check::{
 pub use event::{Access, AccessKind, Call, Event, Kind, Nanos, Stall, Validity, nanos};
 #[cfg(feature = "locks")]
 #[doc(inline)]
-pub use faults::{Command, Faults, OtherHolder, in_memory_with_faults, try_in_memory_with_faults};
+pub use faults::{Command, Faults, OtherHolder, in_memory_with_faults};
 pub use history::{HeldLock, History, InvalidLine, Operation};
 pub use lines::Line;
 #[cfg(feature = "locks")]

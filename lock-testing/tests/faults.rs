@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use lock_core::{BackendErrorKind, LockError, LockManager, LossReason, Renew};
-use lock_testing::{Command, Faults, in_memory_with_faults, try_in_memory_with_faults};
+use lock_testing::{Command, Faults, in_memory_with_faults};
 use tokio::time::{Instant, sleep, timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn locks() -> (LockManager, Faults) {
-    in_memory_with_faults(LockManager::builder())
+    let made = in_memory_with_faults(LockManager::builder());
+    made.unwrap_or_else(|error| unreachable!("the settings are valid: {error}"))
 }
 
 fn kind(error: &LockError) -> Option<BackendErrorKind> {
@@ -280,7 +281,7 @@ async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
 #[tokio::test]
 async fn invalid_setting_is_an_error() {
     let builder = LockManager::builder().default_ttl(Duration::ZERO);
-    let made = try_in_memory_with_faults(builder);
+    let made = in_memory_with_faults(builder);
     assert!(matches!(made, Err(LockError::InvalidTtl { .. })));
 }
 

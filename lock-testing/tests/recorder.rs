@@ -56,7 +56,7 @@ async fn every_step_of_a_lock_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_futures_are_recorded() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let other = faults.hold("a").unwrap();
     let dropped = timeout(SECOND, recorder.lock("a").acquire()).await;
@@ -80,7 +80,7 @@ async fn dropped_futures_are_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_are_recorded_also_when_they_are_dropped() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let register = FencedRegister::new(&recorder);
     let run = recorder.lock("a").run(async |held, record| {
@@ -121,7 +121,7 @@ async fn bodies_are_recorded_also_when_they_are_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_is_recorded_at_its_time() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let guard = recorder.lock("a").acquire().await.unwrap();
     advance(100 * SECOND).await;
@@ -166,7 +166,7 @@ async fn end_of_a_lease_without_renewals_is_recorded_as_a_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn register_refuses_the_write_of_a_holder_that_lost_its_lock() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let register = FencedRegister::new(&recorder);
     let old = recorder.lock("a").acquire().await.unwrap();
@@ -198,7 +198,7 @@ async fn register_refuses_the_write_of_a_holder_that_lost_its_lock() {
 /// A register that does not check tokens loses an update, and the checker finds it.
 #[tokio::test(start_paused = true)]
 async fn unfenced_resource_loses_an_update() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let mut history = History::new();
     let mut access = |guard: &lock_testing::RecordedGuard, kind| {
@@ -311,7 +311,7 @@ async fn second_run_replaces_the_file_unless_it_appends() {
 
 #[tokio::test(start_paused = true)]
 async fn only_an_error_without_an_effect_is_recorded_as_such() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let recorder = Recorder::new(locks);
     let _other = faults.hold("a").unwrap();
     let busy = recorder.lock("a").wait(Duration::ZERO).await;
@@ -334,7 +334,7 @@ async fn only_an_error_without_an_effect_is_recorded_as_such() {
 #[tokio::test(start_paused = true)]
 async fn recorded_limit_is_the_promise_of_the_guarantees() {
     let builder = LockManager::builder().command_timeout(Duration::from_millis(100));
-    let recorder = Recorder::new(builder.in_memory());
+    let recorder = Recorder::new(builder.in_memory().unwrap());
     let _guard = recorder.lock("a").try_acquire().await.unwrap().unwrap();
     let long = recorder.lock("b").wait(Duration::MAX);
     drop(long.acquire().await.unwrap());
@@ -396,7 +396,7 @@ fn public_types_can_be_shared() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_readers_free_the_lock_for_a_writer() {
-    let (locks, faults) = in_memory_with_faults(LockManager::builder());
+    let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
     let reader = locks.lock("a").read().acquire().await.unwrap();
     let permit = locks.lock("b").permits(1).acquire().await.unwrap();
     assert_eq!(faults.lose_all(), 2);

@@ -86,7 +86,7 @@ async fn inspect_shows_the_holder_and_its_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspect_shows_the_holders_of_a_shared_lock() {
     let server = RedisServer::start();
-    let in_memory = || LockManager::builder().label("web-1").in_memory();
+    let in_memory = || LockManager::builder().label("web-1").in_memory().unwrap();
     let (first, second) = (
         labelled(&server, "web-1").await,
         labelled(&server, "web-2").await,
@@ -184,7 +184,10 @@ fn assert_kept(info: &LockInfo, kind: Kind) {
 async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
     let server = RedisServer::start();
     let locks = labelled(&server, "nightly").await;
-    for locks in [&locks, &LockManager::builder().label("nightly").in_memory()] {
+    for locks in [
+        &locks,
+        &LockManager::builder().label("nightly").in_memory().unwrap(),
+    ] {
         keep(locks.lock(NAME)).await;
         assert_kept(&locks.inspect(NAME).await.unwrap(), Kind::Exclusive);
         let page = locks.admin().list("*").await.unwrap();
@@ -212,7 +215,7 @@ async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
 async fn error_of_a_lock_that_min_hold_keeps_says_so() {
     let server = RedisServer::start();
     let locks = labelled(&server, "nightly").await;
-    let in_memory = LockManager::builder().label("nightly").in_memory();
+    let in_memory = LockManager::builder().label("nightly").in_memory().unwrap();
     for (locks, dialect) in [
         (&locks, Dialect::Native),
         (&locks, SET_NX_PX),
@@ -252,7 +255,7 @@ async fn error_of_a_lock_that_min_hold_keeps_says_so() {
 #[test]
 fn label_of_a_revoked_lock_is_refused() {
     let builder = LockManager::builder().label("revoked by me");
-    let error = builder.try_in_memory().unwrap_err();
+    let error = builder.in_memory().unwrap_err();
     assert!(
         error.to_string().contains("marks a revoked lock"),
         "{error}"
@@ -406,7 +409,7 @@ async fn inspect_needs_the_rights_of_locks_only() {
 
 #[tokio::test(start_paused = true)]
 async fn inspect_works_in_memory() {
-    let locks = LockManager::builder().label("app").in_memory();
+    let locks = LockManager::builder().label("app").in_memory().unwrap();
     assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiters: Vec<_> = (0..3)

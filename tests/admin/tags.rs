@@ -80,7 +80,7 @@ async fn tag_is_made_once_for_each_acquire() {
     let on_server = count(LockManager::builder()).connect(&url);
     for locks in [
         on_server.await.unwrap(),
-        count(LockManager::builder()).in_memory(),
+        count(LockManager::builder()).in_memory().unwrap(),
     ] {
         calls.store(0, Ordering::Release);
         for expected in ["0", "1"] {
@@ -104,7 +104,7 @@ async fn panicking_or_empty_tag_gives_a_lock_without_a_tag() {
     ];
     for (tag, panics) in cases {
         let on_server = with(tag).connect(&server.url()).await.unwrap();
-        for locks in [on_server, with(tag).in_memory()] {
+        for locks in [on_server, with(tag).in_memory().unwrap()] {
             let held = locks.lock(NAME).acquire().await.unwrap();
             let holder = locks.holder(NAME).await.unwrap().unwrap();
             assert_eq!((&*holder.label, holder.tag), ("app", None));

@@ -133,7 +133,10 @@ async fn skip_of_a_list_is_reported_with_its_kind() {
             seen.lock().expect("no panic").push(skip);
         }
     };
-    let locks = LockManager::builder().observer(observer).in_memory();
+    let locks = LockManager::builder()
+        .observer(observer)
+        .in_memory()
+        .unwrap();
     let busy = locks.lock("b").acquire().await.expect("free");
     skipped_reader(&locks).await.expect("skipped");
     drop(busy);

@@ -194,7 +194,10 @@ async fn options_are_checked_against_the_default_ttl_at_run_time() {
     assert!(matches!(answer, Err(LockError::InvalidMaxHold { .. })));
     let answer = too_seldom_for_the_default(&locks).await;
     assert!(matches!(answer, Err(LockError::InvalidRenewal { .. })));
-    let longer = LockManager::builder().default_ttl(40 * SECOND).in_memory();
+    let longer = LockManager::builder()
+        .default_ttl(40 * SECOND)
+        .in_memory()
+        .unwrap();
     too_long_for_the_default(&longer).await.expect("free");
     too_seldom_for_the_default(&longer).await.expect("free");
 }

@@ -176,7 +176,7 @@ async fn in_memory_manager_refuses_other_dialects() {
     let connected = builder.clone().connect("memory://").await;
     let request = LockManager::in_memory().lock(NAME).dialect(SET_NX_PX);
     for error in [
-        builder.try_in_memory().unwrap_err(),
+        builder.in_memory().unwrap_err(),
         connected.unwrap_err(),
         request.acquire().await.unwrap_err(),
     ] {

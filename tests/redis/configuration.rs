@@ -137,11 +137,17 @@ async fn build_needs_exactly_one_server() {
     assert!(time_to_expiry(&server, KEY) <= Duration::from_secs(7));
     held.release().await.unwrap();
     let endpoint = Endpoint::tcp("127.0.0.1", server.port());
-    for (builder, advice) in [
-        (LockManager::builder(), "set `url` in the configuration"),
-        (builder.endpoint(endpoint), "either a URL or an endpoint"),
+    for (built, advice) in [
+        (
+            LockManager::builder().build().await,
+            "set `url` in the configuration",
+        ),
+        (
+            builder.connect_to(endpoint).await,
+            "either a URL or an endpoint",
+        ),
     ] {
-        let error = builder.build().await.unwrap_err();
+        let error = built.unwrap_err();
         assert!(matches!(error, LockError::InvalidSetting { .. }), "{error}");
         assert!(error.to_string().contains(advice), "{error}");
     }
@@ -166,10 +172,10 @@ async fn endpoint_connects_over_tcp_and_a_unix_socket() {
         Endpoint::unix(path),
     ] {
         let right = endpoint.clone().password("secret").db(1);
-        let locks = LockManager::builder().endpoint(right).build().await;
+        let locks = LockManager::builder().connect_to(right).await;
         acquire_and_release(&locks.unwrap()).await;
         let wrong = endpoint.user("app").password("wrong");
-        let refused = LockManager::builder().endpoint(wrong).build().await;
+        let refused = LockManager::builder().connect_to(wrong).await;
         assert_eq!(
             backend_error_kind(refused),
             BackendErrorKind::Authentication
@@ -193,7 +199,7 @@ async fn two_sources_of_credentials_are_refused() {
         assert_eq!(kind, BackendErrorKind::InvalidUrl);
     }
     let endpoint = Endpoint::tcp("h", 1).password("secret");
-    let error = builder.endpoint(endpoint).build().await.unwrap_err();
+    let error = builder.connect_to(endpoint).await.unwrap_err();
     assert!(error.to_string().contains("two sources"), "{error}");
 }
 
@@ -218,7 +224,7 @@ async fn label_without_text_is_refused() {
         let builder = LockManager::builder().label(label);
         for error in [
             builder.clone().connect(&server.url()).await.map(drop),
-            builder.try_in_memory().map(drop),
+            builder.in_memory().map(drop),
         ] {
             let error = error.unwrap_err().to_string();
             assert!(error.contains("invalid setting `label`"), "{error}");

@@ -11,7 +11,7 @@ async fn acquire_and_run_wait_for_the_default_wait_of_the_manager() {
     let server = RedisServer::start();
     let builder = LockManager::builder().default_wait(ms(300));
     let on_server = builder.clone().connect(&server.url()).await.unwrap();
-    for locks in [on_server, builder.in_memory()] {
+    for locks in [on_server, builder.in_memory().unwrap()] {
         let held = locks.lock(NAME).acquire().await.unwrap();
         let acquired = locks.lock(NAME).acquire().await.map(drop);
         let ran = locks.lock(NAME).run(async |_| ()).await;

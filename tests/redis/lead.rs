@@ -167,7 +167,8 @@ async fn pauses_between_failed_campaigns_end_at_five_seconds() {
     let locks = LockManager::builder()
         .overrides([(TEMPLATE, Override::new().wait(Duration::ZERO))])
         .observer(observer)
-        .in_memory();
+        .in_memory()
+        .unwrap();
     let leader = locks.lock(NAME).acquire().await.unwrap();
     let candidate = locks.lock(NAME).template(TEMPLATE);
     let candidate = tokio::spawn(candidate.lead(async |_| Instant::now()));

@@ -240,7 +240,10 @@ async fn value_names_the_grant_time_and_the_holder() {
 #[tokio::test]
 async fn longest_durations_still_exclude() {
     let longest = Duration::MAX;
-    let locks = LockManager::builder().retry_interval(longest).in_memory();
+    let locks = LockManager::builder()
+        .retry_interval(longest)
+        .in_memory()
+        .unwrap();
     for request in [
         locks.lock(NAME).max_hold(longest),
         locks.lock(NAME).max_hold(longest / 2).wait(longest),

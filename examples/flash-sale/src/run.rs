@@ -120,7 +120,7 @@ async fn serve(
                 .connect(url)
                 .await?
         }
-        None => LockManager::builder().prefix(PREFIX).in_memory(),
+        None => LockManager::builder().prefix(PREFIX).in_memory()?,
     };
     let database = match &options.database {
         Some(database) => database.clone(),

@@ -4,19 +4,24 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The address of a server and the login, for
-/// [`LockManagerBuilder::endpoint`](crate::LockManagerBuilder::endpoint). Use it when there is no URL,
+/// [`LockManagerBuilder::connect_to`](crate::LockManagerBuilder::connect_to). Use it when there is no URL,
 /// for example because another part of the program has parsed it.
 ///
 /// It has no types of a client library. The [guide](crate::guide::configuration) converts a
 /// `redis::Client`.
 ///
-/// ```
-/// # use lock_core::{Endpoint, LockManager};
+/// ```no_run
+/// # use lock_core::{Endpoint, LockError, LockManager};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
 /// let endpoint = Endpoint::tcp("redis.internal", 6379).db(2).user("app").password("secret");
-/// let builder = LockManager::builder().endpoint(endpoint);
+/// let locks = LockManager::builder().connect_to(endpoint).await?;
+/// # drop(locks);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-#[must_use = "an endpoint has no effect before a builder has it"]
+#[must_use = "an endpoint has no effect before a builder connects to it"]
 pub struct Endpoint {
     pub(crate) address: EndpointAddress,
     pub(crate) db: i64,
@@ -71,7 +76,7 @@ impl Endpoint {
     }
 
     /// Reaches the server by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls) sets the
-    /// certificates. With a Unix socket, `build` returns
+    /// certificates. With a Unix socket, `connect_to` returns
     /// [`InvalidSetting`](crate::LockError::InvalidSetting). Without this call, the connection has no TLS.
     #[cfg(feature = "__tls")]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]

@@ -145,11 +145,11 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Connects to the server of the configuration: to the URL of [`config`](Self::config), or to the
-    /// [`endpoint`](Self::endpoint).
+    /// Connects to the URL of the configuration: see [`config`](Self::config) and
+    /// [`ManagerConfig::from_env`].
     ///
     /// # Errors
-    /// - [`LockError::InvalidSetting`] when there is neither a URL nor an endpoint, or both.
+    /// - [`LockError::InvalidSetting`] when the configuration has no URL.
     /// - The errors of [`connect`](Self::connect).
     ///
     /// # Panics
@@ -163,21 +163,12 @@ impl LockManagerBuilder {
     )]
     pub async fn build(mut self) -> Result<LockManager, LockError> {
         self.settings.check()?;
-        let url = self.url.take();
-        #[cfg(feature = "redis")]
-        if let Some(endpoint) = self.endpoint.take() {
-            if url.is_some() {
-                let advice = "set either a URL or an endpoint, and not both";
-                return Err(no_server("endpoint and url", advice));
-            }
-            return self.connect_redis(endpoint.try_into()?).await;
-        }
-        let Some(url) = url else {
-            let advice = "set `url` in the configuration or an `endpoint`, or call `connect(url)`";
+        let Some(url) = self.url.take() else {
+            let advice = "set `url` in the configuration, or call `connect(url)`";
             return Err(no_server("none", advice));
         };
         match url::read(&url)? {
-            Destination::Memory => self.try_in_memory(),
+            Destination::Memory => self.in_memory(),
             #[cfg(feature = "redis")]
             Destination::Redis(deployment) => self.connect_redis(*deployment).await,
         }
@@ -220,15 +211,12 @@ mod redis {
     #[cfg(feature = "quorum")]
     use std::time::Duration;
 
-    #[cfg(feature = "quorum")]
-    use super::LockManager;
-    use super::LockManagerBuilder;
+    use super::{LockManager, LockManagerBuilder};
     use crate::config::confirm::Confirm;
     use crate::config::credentials::CredentialProvider;
     use crate::config::endpoint::Endpoint;
     #[cfg(feature = "__tls")]
     use crate::config::tls::Tls;
-    #[cfg(feature = "quorum")]
     use crate::error::LockError;
     #[cfg(feature = "__doctor")]
     use crate::manager::url::{Destination, read as destination};
@@ -242,11 +230,35 @@ mod redis {
     use crate::store::check_runtime;
 
     impl LockManagerBuilder {
-        /// Sets the server as a host and its options instead of a URL. [`build`](Self::build) connects
-        /// to it. Defaults to none.
-        pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
-            self.endpoint = Some(endpoint);
-            self
+        /// Connects to a server whose address and login are values instead of a URL: see [`Endpoint`].
+        ///
+        /// ```no_run
+        /// # use lock_core::{Endpoint, LockError, LockManager};
+        /// # #[tokio::main(flavor = "current_thread")]
+        /// # async fn main() -> Result<(), LockError> {
+        /// let endpoint = Endpoint::tcp("redis.internal", 6379).password("secret");
+        /// let locks = LockManager::builder().connect_to(endpoint).await?;
+        /// # drop(locks);
+        /// # Ok(())
+        /// # }
+        /// ```
+        ///
+        /// # Errors
+        /// - [`LockError::InvalidSetting`] when the configuration has a URL, or for TLS over a Unix socket.
+        /// - The errors of [`connect`](Self::connect).
+        ///
+        /// # Panics
+        /// As [`connect`](Self::connect).
+        ///
+        /// # Cancel safety
+        /// Dropping the future leaves no connection and no task behind.
+        pub async fn connect_to(self, endpoint: Endpoint) -> Result<LockManager, LockError> {
+            self.settings.check()?;
+            if self.url.is_some() {
+                let advice = "set either a URL or an endpoint, and not both";
+                return Err(super::no_server("endpoint and url", advice));
+            }
+            self.connect_redis(endpoint.try_into()?).await
         }
 
         /// Connects to the independent servers of a quorum, each by a URL of its own: for servers with
@@ -257,7 +269,7 @@ mod redis {
         /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
         ///   twice, and for a URL that doesn't name a single server.
         /// - [`LockError::NoQuorum`] when fewer than a majority reply within the command timeout.
-        /// - [`LockError::InvalidSetting`] when the builder has a URL or an endpoint.
+        /// - [`LockError::InvalidSetting`] when the configuration has a URL.
         /// - The errors of [`connect`](Self::connect).
         ///
         /// # Panics
@@ -272,9 +284,9 @@ mod redis {
             urls: impl IntoIterator<Item = impl Into<String>>,
         ) -> Result<LockManager, LockError> {
             self.settings.check()?;
-            if self.endpoint.is_some() || self.url.is_some() {
+            if self.url.is_some() {
                 let advice = "give the servers to `connect_quorum` only";
-                return Err(super::no_server("endpoint or url", advice));
+                return Err(super::no_server("url and quorum", advice));
             }
             let urls: Vec<_> = urls.into_iter().map(Into::into).collect();
             self.connect_redis(url::parse_quorum(&urls)?).await

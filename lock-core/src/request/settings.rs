@@ -169,7 +169,7 @@ impl Settings {
     fn check_kind(&self) -> Result<(), LockError> {
         let kind = self.kind.kind;
         let supports =
-            self.dialect.capabilities().shared_kinds && self.inner.store.traits().shared_kinds;
+            self.dialect.capabilities().supports_shared_kinds() && self.inner.store.traits().shared_kinds;
         let reason = match self.kind.reason {
             Some(reason) => Some(reason),
             None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
@@ -237,7 +237,7 @@ fn override_reason(
 }
 #[cfg(test)]
 mod tests {
-    use crate::{InvalidOverrideReason, LockError, LockManager, Override};
+    use crate::{InvalidOverrideReason, LockError, LockManager, LockName, Override};
     use lock_protocol::renew::Renew;
 
     use std::time::Duration;
@@ -265,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn override_that_does_not_fit_the_call_is_named() {
         let short = locks(Override::new().ttl(SECOND));
-        let request = || short.lock("order:1").template(TEMPLATE);
+        let request = || short.lock(LockName::from("order:1").with_template(TEMPLATE));
         let error = request().min_hold(SECOND).acquire().await.unwrap_err();
         let text = error.to_string();
         assert!(
@@ -284,7 +284,7 @@ mod tests {
             InvalidOverrideReason::Renewal { every, ttl }
         );
         let long = locks(Override::new().ttl(SECOND * 60));
-        let request = long.lock("order:1").template(TEMPLATE);
+        let request = long.lock(LockName::from("order:1").with_template(TEMPLATE));
         let max_hold = SECOND * 40;
         assert_eq!(
             reason_of(request.max_hold(max_hold).acquire().await.unwrap_err()),
@@ -294,7 +294,7 @@ mod tests {
             }
         );
         let bounded = locks(Override::new().max_hold(SECOND * 60));
-        let request = bounded.lock("order:1").template(TEMPLATE);
+        let request = bounded.lock(LockName::from("order:1").with_template(TEMPLATE));
         assert_eq!(
             reason_of(request.renew(Renew::Never).acquire().await.unwrap_err()),
             InvalidOverrideReason::NeverRenewed
@@ -304,12 +304,11 @@ mod tests {
     #[tokio::test]
     async fn call_that_is_invalid_by_itself_gets_its_own_error() {
         let locks = locks(Override::new().ttl(SECOND));
-        let request = locks.lock("order:1").template(TEMPLATE);
+        let request = locks.lock(LockName::from("order:1").with_template(TEMPLATE));
         let error = request.min_hold(SECOND * 40).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::InvalidMinHold { .. }), "{error}");
         let error = locks
-            .lock("")
-            .template(TEMPLATE)
+            .lock(LockName::from("").with_template(TEMPLATE))
             .acquire()
             .await
             .unwrap_err();

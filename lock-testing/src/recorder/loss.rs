@@ -134,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn library_does_not_wait_for_the_record_of_a_loss() {
-        let (locks, faults) = in_memory_with_faults(LockManager::builder());
+        let (locks, faults) = in_memory_with_faults(LockManager::builder()).unwrap();
         let recorder = Recorder::new(locks);
         let guard = recorder.lock("a").acquire().await.unwrap();
         {

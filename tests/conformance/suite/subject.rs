@@ -21,6 +21,10 @@ const SHORTEST_TTL: Duration = Duration::from_millis(300);
 const SHORTEST_ON_A_SERVER: Duration = Duration::from_secs(1);
 
 /// A store under test.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each flag is an independent property of the store"
+)]
 pub(crate) struct Subject {
     pub(crate) first: LockManager,
     pub(crate) second: LockManager,
@@ -51,7 +55,7 @@ impl Subject {
         reason = "like those of stores that have to connect"
     )]
     pub(crate) async fn in_memory() -> Self {
-        let locks = builder("first").in_memory();
+        let locks = builder("first").in_memory().unwrap();
         Self {
             first: locks.clone(),
             second: locks,

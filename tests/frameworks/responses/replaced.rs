@@ -15,7 +15,7 @@ use tower::ServiceExt;
 const BASE: &str = "https://api.example.com/problems/";
 
 async fn contended() -> LockError {
-    let locks = LockManager::builder().label("vault-7").in_memory();
+    let locks = LockManager::builder().label("vault-7").in_memory().unwrap();
     let _held = locks.lock("job").acquire().await.expect("it is free");
     let busy = locks.lock("job").wait(std::time::Duration::ZERO);
     busy.acquire().await.expect_err("it is held")

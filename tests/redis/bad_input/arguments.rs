@@ -74,7 +74,7 @@ async fn prefix_with_a_brace_is_rejected() {
     let server = RedisServer::start();
     let builder = builder().prefix("shop{1}:");
     let connected = builder.clone().connect(&server.url()).await;
-    for error in [connected.unwrap_err(), builder.try_in_memory().unwrap_err()] {
+    for error in [connected.unwrap_err(), builder.in_memory().unwrap_err()] {
         assert_says(&error, &["prefix", "put the hash tag into the name"]);
     }
     assert_eq!(all_keys(&server), Vec::<String>::new());
@@ -101,7 +101,7 @@ async fn ttl_out_of_range_is_rejected() {
             &error,
             &["`default_ttl`", "at least 100 ms", "at most 24 h"],
         );
-        let error = builder().default_ttl(ttl).try_in_memory().unwrap_err();
+        let error = builder().default_ttl(ttl).in_memory().unwrap_err();
         assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
     }
     let locks = LockManager::in_memory();

@@ -119,7 +119,7 @@ async fn missing_database_is_an_invalid_url() {
 async fn assert_no_database(server: &RedisServer, db: i64) {
     let address = server.address();
     let endpoint = Endpoint::tcp(address.ip().to_string(), address.port()).db(db);
-    let error = builder().endpoint(endpoint).build().await;
+    let error = builder().connect_to(endpoint).await;
     let error = error.unwrap_err();
     assert_backend(&error, BackendErrorKind::InvalidUrl, "fewer databases");
     assert_says(&error, &[&format!("no database {db}")]);

@@ -81,7 +81,8 @@ async fn an_override_is_for_its_template_only() {
     let times = Override::new().max_hold(SECOND * 40);
     let locks = LockManager::builder()
         .overrides([(TEMPLATE, times)])
-        .in_memory();
+        .in_memory()
+        .unwrap();
     let plain = locks.lock("order:1").acquire().await.unwrap();
     let templated = locks.lock("order:2").template(TEMPLATE);
     let templated = templated.acquire().await.unwrap();
@@ -96,7 +97,8 @@ async fn unused_override_is_reported_once_with_the_nearest_template() {
     let times = Override::new().wait(SECOND);
     let locks = LockManager::builder()
         .overrides([("ordr:{order_id}", times), ("used", times)])
-        .in_memory();
+        .in_memory()
+        .unwrap();
     let call = async |name: &str, template| {
         let request = locks.lock(name).template(template);
         drop(request.acquire().await.unwrap());

@@ -127,11 +127,12 @@ async fn shortest_wait_of_the_overrides_limits_the_set() {
 async fn override_of_an_unbalanced_template_is_refused() {
     let times = Override::new().ttl(SECOND);
     let builder = LockManager::builder().overrides([("order:{id", times)]);
-    let error = builder.try_in_memory().unwrap_err();
+    let error = builder.in_memory().unwrap_err();
     assert!(error.to_string().contains("not balanced"), "{error}");
     let locks = LockManager::builder()
         .overrides([(ORDER, times)])
-        .in_memory();
+        .in_memory()
+        .unwrap();
     let error = locks.set_overrides([("order:id}", times)]).unwrap_err();
     assert!(
         matches!(
@@ -151,7 +152,8 @@ async fn override_of_an_unbalanced_template_is_refused() {
 async fn longest_hold_of_an_override_ends_the_set() {
     let locks = LockManager::builder()
         .overrides([(STOCK, Override::new().max_hold(SECOND * 40))])
-        .in_memory();
+        .in_memory()
+        .unwrap();
     let set = request(&locks).acquire().await.unwrap();
     tokio::time::sleep(SECOND * 39).await;
     assert!(!set.is_lost());

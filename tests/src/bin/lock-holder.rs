@@ -327,7 +327,10 @@ fn fork_in_body() {
     let subscriber = reader.clone();
     tracing::subscriber::set_global_default(subscriber).expect("the first subscriber");
     // In memory, so that the child can go on polling without the parent's connections.
-    let locks = LockManager::builder().observer(reader.clone()).in_memory();
+    let locks = LockManager::builder()
+        .observer(reader.clone())
+        .in_memory()
+        .expect("valid settings");
     let runtime = current_thread_runtime();
     let is_child = runtime.block_on(async {
         let busy = locks.lock("busy").acquire().await.expect("it is free");

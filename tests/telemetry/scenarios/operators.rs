@@ -66,7 +66,7 @@ async fn unused_override(proof: &mut Proof) {
             tokio::time::pause();
             let times = Override::new().ttl(Duration::from_secs(10));
             let builder = LockManager::builder().overrides([("ordr:{id}", times)]);
-            let locks = builder.in_memory();
+            let locks = builder.in_memory().unwrap();
             let request = || locks.lock("order:7").template("order:{id}");
             drop(request().acquire().await.unwrap());
             tokio::time::advance(Duration::from_secs(601)).await;

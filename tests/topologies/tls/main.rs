@@ -156,8 +156,8 @@ async fn client_certificate_is_shown_to_the_server() {
         .parse()
         .unwrap();
     let endpoint = Endpoint::tcp("localhost", port).tls();
-    let builder = LockManager::builder().tls(tls).endpoint(endpoint);
-    assert_locks_work(&builder.build().await.unwrap()).await;
+    let builder = LockManager::builder().tls(tls);
+    assert_locks_work(&builder.connect_to(endpoint).await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -337,7 +337,7 @@ async fn waiter_over_tls_waits_out_a_restart_of_the_server() {
 #[tokio::test]
 async fn tls_over_a_unix_socket_is_refused() {
     let endpoint = Endpoint::unix("/run/redis.sock").tls();
-    let building = LockManager::builder().endpoint(endpoint).build().await;
+    let building = LockManager::builder().connect_to(endpoint).await;
     let error = building.unwrap_err();
     assert!(
         matches!(&error, LockError::InvalidSetting { setting, .. } if *setting == "tls"),

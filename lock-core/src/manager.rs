@@ -55,7 +55,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
-    pub async fn connect(url: &str) -> Result<Self, LockError> {
+    pub async fn connect(url: impl Into<String>) -> Result<Self, LockError> {
         Self::builder().connect(url).await
     }
 
@@ -240,8 +240,8 @@ impl std::fmt::Debug for LockManagerBuilder {
 impl LockManagerBuilder {
     /// Sets the text before every name, in the keys and in the channels of waiters. The prefix has
     /// at most 64 bytes and no braces. Defaults to `lock:`.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.settings.prefix = prefix.into();
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into().into();
         self
     }
 
@@ -273,8 +273,8 @@ impl LockManagerBuilder {
     /// server and in errors. The label is cut to 96 bytes, and control characters are removed. It must
     /// not be empty then, and must not begin with `revoked by `, as the label of a revoked lock does.
     /// Defaults to the host name and the process id.
-    pub fn label(mut self, label: &str) -> Self {
-        self.settings.label = tidy_label(label).into();
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.settings.label = tidy_label(&label.into()).into();
         self
     }
 
@@ -437,10 +437,9 @@ impl LockManagerBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future leaves no connection and no task behind.
-    pub async fn connect(self, url: &str) -> Result<LockManager, LockError> {
-        let mut builder = self;
-        builder.url = Some(url.to_owned());
-        builder.build().await
+    pub async fn connect(mut self, url: impl Into<String>) -> Result<LockManager, LockError> {
+        self.url = Some(url.into());
+        self.build().await
     }
 
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].

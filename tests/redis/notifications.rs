@@ -327,7 +327,7 @@ async fn prefix_longer_than_64_bytes_is_rejected() {
     let locks = LockManager::builder().prefix(&longest).connect(&url);
     let guard = locks.await.unwrap().lock(NAME).acquire().await.unwrap();
     guard.release().await.unwrap();
-    let long = LockManager::builder().prefix(&"é".repeat(33));
+    let long = LockManager::builder().prefix("é".repeat(33));
     let in_memory = long.clone().in_memory();
     for outcome in [
         long.connect(&server.url()).await.map(drop),

@@ -26,7 +26,7 @@ pub(crate) async fn run(options: InstanceOptions) -> Result<(), BoxError> {
     let store = store::open(&options.database).await?;
     let locks = LockManager::builder()
         .prefix(PREFIX)
-        .label(&label(options.number))
+        .label(label(options.number))
         .shutdown_timeout(RELEASE)
         .connect(&options.redis)
         .await?;

@@ -63,15 +63,15 @@ impl Endpoint {
         self
     }
 
-    /// Sets the user. `None` is the server's default user. Defaults to `None`.
-    pub fn user<'a>(mut self, user: impl Into<Option<&'a str>>) -> Self {
-        self.user = user.into().map(str::to_owned);
+    /// Sets the user. Defaults to the server's default user.
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
         self
     }
 
-    /// Sets the password. Defaults to `None`.
-    pub fn password<'a>(mut self, password: impl Into<Option<&'a str>>) -> Self {
-        self.password = password.into().map(str::to_owned);
+    /// Sets the password. Defaults to none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
         self
     }
 

@@ -130,8 +130,8 @@ impl LockManagerBuilder {
     /// Sets the name of the manager's connections, which `CLIENT LIST` shows on the server. The role
     /// `:command` or `:worker` follows the name. Other characters than visible ASCII become
     /// `_`. The parameter `client_name` of the URL does the same. Defaults to `lock:` and the label.
-    pub fn client_name(mut self, name: &str) -> Self {
-        self.settings.client_name = Some(name.into());
+    pub fn client_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.client_name = Some(name.into().into());
         self
     }
 

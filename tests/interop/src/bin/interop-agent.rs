@@ -12,7 +12,7 @@ async fn main() -> ExitCode {
     let observer = AgentObserver::default();
     let builder = LockManager::builder()
         .dialect(dialect(&env("SCHEME")))
-        .client_name(&env("CLIENT_NAME"))
+        .client_name(env("CLIENT_NAME"))
         .default_ttl(millis(&env("TTL_MS")))
         .observer(observer.clone());
     let builder = match std::env::var("TIMEOUT_MS") {

@@ -139,14 +139,35 @@ impl Tls {
         self
     }
 
-    /// Takes a whole configuration of rustls, for what the other methods do not offer: other
-    /// cryptography, a verifier of your own, the file of session keys. It cannot be combined with
-    /// certificates of the other methods or of the URL.
+    /// Takes a whole configuration of rustls 0.23, for what the other methods don't offer: other cryptography, other
+    /// versions of TLS, a verifier of your own, the file of session keys.
     ///
-    /// The type is that of rustls 0.23. A later version of this crate may take that of a later rustls,
-    /// which is no breaking change in the sense of this crate's version.
-    #[doc(hidden)]
-    pub fn from_config(config: Arc<ClientConfig>) -> Self {
+    /// It can't be combined with certificates of the other methods or of the URL: `connect` returns a
+    /// [`LockError::Backend`](crate::LockError::Backend) of the kind [`Tls`](crate::BackendErrorKind::Tls) then.
+    /// [`server_name`](Self::server_name) still works.
+    ///
+    /// The name has the version of rustls because the configuration is its type: a later version of rustls gets a method
+    /// of its own.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use lock_core::{LockManager, Tls};
+    /// # use tokio_rustls::rustls;
+    /// # fn example(
+    /// #     provider: Arc<rustls::crypto::CryptoProvider>,
+    /// #     roots: rustls::RootCertStore,
+    /// # ) -> Result<(), rustls::Error> {
+    /// let config = rustls::ClientConfig::builder_with_provider(provider)
+    ///     .with_protocol_versions(&[&rustls::version::TLS13])?
+    ///     .with_root_certificates(roots)
+    ///     .with_no_client_auth();
+    /// let tls = Tls::from_rustls_0_23(Arc::new(config));
+    /// let builder = LockManager::builder().tls(tls);
+    /// # drop(builder);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_rustls_0_23(config: Arc<ClientConfig>) -> Self {
         Self {
             config: Some(config),
             ..Self::default()

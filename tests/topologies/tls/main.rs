@@ -277,7 +277,7 @@ async fn configuration_of_rustls_is_taken_as_it_is() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let tls = Tls::from_config(Arc::new(config));
+    let tls = Tls::from_rustls_0_23(Arc::new(config));
     let builder = LockManager::builder().tls(tls.clone());
     let locks = builder.connect(&secured.server.tls_url()).await.unwrap();
     assert_locks_work(&locks).await;

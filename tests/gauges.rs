@@ -6,7 +6,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use lock_core::{LockError, LockGuard, LockManager, LockName, distributed_lock};
 use test_support::fixtures::{LONG, NAME, SOON, ms, multi_thread_runtime};
 use test_support::{RedisServer, cut, eventually_async};
 use tests::{connect, lost_in_time, start_waiter};
@@ -43,7 +43,11 @@ async fn panics(locks: &LockManager, id: u32) -> Result<(), LockError> {
 }
 
 async fn every_end(locks: &LockManager, server: Option<&RedisServer>) {
-    let request = || locks.lock(NAME).template(TEMPLATE).ttl(ms(900));
+    let request = || {
+        locks
+            .lock(LockName::from(NAME).with_template(TEMPLATE))
+            .ttl(ms(900))
+    };
     let held = request().acquire().await.unwrap();
     assert_eq!(gauges(), [1, 0, 0]);
     held.release().await.unwrap();
@@ -90,7 +94,9 @@ async fn every_end(locks: &LockManager, server: Option<&RedisServer>) {
         drop(held);
         assert_at_rest("the guard of a lost lock").await;
     }
-    let leaked_until_the_end = locks.lock("other").template(TEMPLATE).ttl(LONG);
+    let leaked_until_the_end = locks
+        .lock(LockName::from("other").with_template(TEMPLATE))
+        .ttl(LONG);
     let runtime = tokio::task::spawn(async move {
         let _held = leaked_until_the_end.acquire().await.unwrap();
         std::future::pending::<()>().await;

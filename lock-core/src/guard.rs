@@ -54,7 +54,7 @@ impl LockGuard {
     /// # use lock_core::{LockError, LockManager};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
-    /// let locks = LockManager::builder().prefix("shop:").in_memory();
+    /// let locks = LockManager::builder().prefix("shop:").in_memory()?;
     /// let order = locks.lock("order:42").acquire().await?;
     /// assert_eq!((order.name(), order.key()), ("order:42", "shop:order:42"));
     /// # order.release().await

@@ -232,8 +232,8 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::Override;
     use crate::manager::LockManager;
+    use crate::{LockName, Override};
     use lock_protocol::kind::InvalidKindReason;
     use lock_protocol::renew::Renew;
 
@@ -348,7 +348,7 @@ mod tests {
             tokio::time::sleep(SECOND * 2 + Duration::from_millis(1)).await;
             leader.release().await.unwrap();
         };
-        let request = locks.lock("k").template("k");
+        let request = locks.lock(LockName::from("k").with_template("k"));
         let leading = request.lead(async |_| begun.elapsed());
         let (led_after, ()) = tokio::join!(leading, resigns);
         assert_eq!(led_after.unwrap(), SECOND * 2 + Duration::from_millis(1));

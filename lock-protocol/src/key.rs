@@ -73,16 +73,25 @@ impl LockName {
 
     /// Returns the template of the name, such as `order:{order_id}`.
     ///
-    /// The attribute and `lock_name!` record their template, and
-    /// [`LockRequest::template`](struct.LockRequest.html#method.template) sets one. Metrics and settings that are
-    /// for all names of a template use it. Returns `None` for a name of which only the text is known.
+    /// The attribute and `lock_name!` record their template, and [`with_template`](Self::with_template) sets one.
+    /// Returns `None` for a name of which only the text is known.
     #[must_use]
     pub fn template(&self) -> Option<&'static str> {
         self.template
     }
 
-    /// Records the template of the name.
-    #[doc(hidden)]
+    /// Sets the template of the name, such as `order:{order_id}`. The attribute and `lock_name!` do so by themselves.
+    ///
+    /// The template groups all locks of one kind: in metrics, and in settings that are for all names of a template. It
+    /// changes neither the name nor the key. Defaults to none.
+    ///
+    /// ```
+    /// # use lock_protocol::key::LockName;
+    /// let name = LockName::from("order:7").with_template("order:{order_id}");
+    /// assert_eq!(name.template(), Some("order:{order_id}"));
+    /// assert_eq!(name, LockName::from("order:7"));
+    /// ```
+    #[must_use]
     pub fn with_template(mut self, template: &'static str) -> Self {
         self.template = Some(template);
         self

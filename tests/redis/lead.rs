@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, LockError, LockManager, Override, Renew, Term};
+use lock_core::{BackendErrorKind, LockError, LockManager, LockName, Override, Renew, Term};
 use test_support::fixtures::{KEY, NAME, SOON, ms, queue_length};
 use test_support::{RedisServer, eventually_async};
 use tests::{assert_nothing_left, in_time};
@@ -170,7 +170,7 @@ async fn pauses_between_failed_campaigns_end_at_five_seconds() {
         .in_memory()
         .unwrap();
     let leader = locks.lock(NAME).acquire().await.unwrap();
-    let candidate = locks.lock(NAME).template(TEMPLATE);
+    let candidate = locks.lock(LockName::from(NAME).with_template(TEMPLATE));
     let candidate = tokio::spawn(candidate.lead(async |_| Instant::now()));
     tokio::time::sleep(60 * SECOND).await;
     let resigned = Instant::now();

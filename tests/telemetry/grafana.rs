@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use std::time::Duration;
 
-use lock_core::LockManager;
 use lock_core::telemetry::{ACQUIRE_BUCKETS, METRICS, MetricInfo, MetricKind};
+use lock_core::{LockManager, LockName};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::Value;
 
@@ -208,9 +208,12 @@ fn standby_of_a_leader_is_apart_from_waits() {
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     let page = runtime.block_on(async {
         let locks = LockManager::in_memory();
-        let leader = locks.lock("leader").template("leader").acquire().await;
+        let leader = locks
+            .lock(LockName::from("leader").with_template("leader"))
+            .acquire()
+            .await;
         let leader = leader.unwrap();
-        let standby = locks.lock("leader").template("leader");
+        let standby = locks.lock(LockName::from("leader").with_template("leader"));
         let standby = standby.lead(async |_| ());
         let hour = Duration::from_secs(3600);
         let watched = async {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use lock_core::telemetry::LockEvent;
-use lock_core::{LockError, LockManager, distributed_lock, lock_name};
+use lock_core::{LockError, LockManager, LockName, distributed_lock, lock_name};
 use test_support::RedisServer;
 use test_support::fixtures::{SOON, ms};
 use tests::{connect, lost_in_time};
@@ -67,7 +67,11 @@ fn redacted_keys_are_in_no_event() {
         let locks = builder.connect(&server.url()).await.unwrap();
         let before = subscriber::events(|_| true).len();
         let name = "patient:SECRET";
-        let request = || locks.lock(name).template("patient:{id}").ttl(ms(600));
+        let request = || {
+            locks
+                .lock(LockName::from(name).with_template("patient:{id}"))
+                .ttl(ms(600))
+        };
         let held = request().acquire().await.unwrap();
         let error = request().wait(ms(20)).acquire().await.unwrap_err();
         assert!(error.to_string().contains("SECRET"), "errors have the key");

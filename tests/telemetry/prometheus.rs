@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lock_core::LockManager;
 use lock_core::telemetry::{ACQUIRE_BUCKETS, METRICS, MetricKind};
+use lock_core::{LockManager, LockName};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use test_support::RedisServer;
 use test_support::fixtures::{LONG, current_thread_runtime, ms};
@@ -54,7 +54,11 @@ fn prometheus_exposition_is_valid() {
     current_thread_runtime().block_on(async {
         let server = RedisServer::start();
         let locks = LockManager::connect(&server.url()).await.unwrap();
-        let request = || locks.lock("order:7").template("order:{id}").ttl(LONG);
+        let request = || {
+            locks
+                .lock(LockName::from("order:7").with_template("order:{id}"))
+                .ttl(LONG)
+        };
         let held = request().acquire().await.unwrap();
         assert!(request().wait(ms(20)).acquire().await.is_err());
         held.release().await.unwrap();

@@ -1,6 +1,6 @@
 //! The spans `lock.acquire` and `lock.hold`, their fields and their parents.
 
-use lock_core::{LockError, LockGuard, LockManager, distributed_lock};
+use lock_core::{LockError, LockGuard, LockManager, LockName, distributed_lock};
 use test_support::fixtures::{KEY, LONG, NAME, SOON, ms};
 use test_support::{RedisServer, eventually_async};
 use tests::{connect, lost_in_time, one_attempt, start_waiter};
@@ -31,11 +31,19 @@ fn spans_have_the_fields_of_the_table() {
         let server = RedisServer::start();
         let tagged = one_attempt(LockManager::builder()).holder_tag(|| Some("trace-7".into()));
         let locks = tagged.connect(&server.url()).await.unwrap();
-        let request = || locks.lock(NAME).template("spans:fields").ttl(LONG);
+        let request = || {
+            locks
+                .lock(LockName::from(NAME).with_template("spans:fields"))
+                .ttl(LONG)
+        };
         let held = request().acquire().await.unwrap();
-        let failing = locks.lock(NAME).template("spans:failing").wait(ms(700));
+        let failing = locks
+            .lock(LockName::from(NAME).with_template("spans:failing"))
+            .wait(ms(700));
         failing.acquire().await.unwrap_err();
-        let waiting = locks.lock(NAME).template("spans:waiting").wait(SOON);
+        let waiting = locks
+            .lock(LockName::from(NAME).with_template("spans:waiting"))
+            .wait(SOON);
         let waiter = start_waiter(&server, waiting, 1).await;
         held.release().await.unwrap();
         let token = held_token(waiter.await.unwrap().unwrap()).await;
@@ -107,7 +115,9 @@ fn bodies_run_inside_the_span_of_the_lock() {
             tokio::task::yield_now().await;
             tracing::info_span!(target: "telemetry", "inner").in_scope(|| ());
         };
-        let run = locks.lock("run").template("spans:run").run(body);
+        let run = locks
+            .lock(LockName::from("run").with_template("spans:run"))
+            .run(body);
         run.instrument(outer.clone()).await.unwrap();
         work(&locks, 7).instrument(outer).await.unwrap();
         for template in ["spans:run", "spans:attribute:{id}"] {
@@ -129,7 +139,9 @@ fn loss_is_an_event_of_the_holders_span() {
     alone(async {
         let server = RedisServer::start();
         let locks = connect(&server).await;
-        let request = locks.lock(NAME).template("spans:lost").ttl(ms(600));
+        let request = locks
+            .lock(LockName::from(NAME).with_template("spans:lost"))
+            .ttl(ms(600));
         let held = request.acquire().await.unwrap();
         let watch = held.watch();
         let (number, _) = only("lock.hold", "spans:lost");

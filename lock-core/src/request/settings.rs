@@ -249,6 +249,7 @@ mod tests {
         LockManager::builder()
             .overrides([(TEMPLATE, times)])
             .in_memory()
+            .unwrap()
     }
 
     fn reason_of(error: LockError) -> InvalidOverrideReason {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, Override, distributed_lock, lock_name};
+use lock_core::{LockError, LockManager, LockName, Override, distributed_lock, lock_name};
 use test_support::RedisServer;
 use test_support::fixtures::{SLACK, ms, time_to_expiry};
 use tests::Trace;
@@ -39,8 +39,12 @@ async fn an_override_beats_the_attribute() {
     locks.set_overrides([(TEMPLATE, times)]).unwrap();
     let left = ship(&locks, &server, 7).await.unwrap();
     assert!(left <= SECOND * 5, "{left:?}");
-    // `lock_name!` and `template` give templates too. The override comes before the builder.
-    let request = || locks.lock("order:7").template(TEMPLATE).ttl(SECOND * 30);
+    // `lock_name!` and `with_template` give templates too. The override comes before the builder.
+    let request = || {
+        locks
+            .lock(LockName::from("order:7").with_template(TEMPLATE))
+            .ttl(SECOND * 30)
+    };
     let held = request().acquire().await.unwrap();
     assert!(time_to_expiry(&server, "lock:order:7") <= SECOND * 5);
     let took = time_of_a_wait(&locks, &server).await;
@@ -84,7 +88,7 @@ async fn an_override_is_for_its_template_only() {
         .in_memory()
         .unwrap();
     let plain = locks.lock("order:1").acquire().await.unwrap();
-    let templated = locks.lock("order:2").template(TEMPLATE);
+    let templated = locks.lock(LockName::from("order:2").with_template(TEMPLATE));
     let templated = templated.acquire().await.unwrap();
     tokio::time::sleep(SECOND * 41).await;
     assert!(!plain.is_lost());
@@ -100,7 +104,7 @@ async fn unused_override_is_reported_once_with_the_nearest_template() {
         .in_memory()
         .unwrap();
     let call = async |name: &str, template| {
-        let request = locks.lock(name).template(template);
+        let request = locks.lock(LockName::from(name).with_template(template));
         drop(request.acquire().await.unwrap());
     };
     call("order:1", TEMPLATE).await;

@@ -1,6 +1,6 @@
 //! Callers that get a lock, wait for it, or give up.
 
-use lock_core::{LockError, LockManager, distributed_lock};
+use lock_core::{LockError, LockManager, LockName, distributed_lock};
 use test_support::fixtures::{LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Proxy, RedisServer, eventually_async};
 use tests::{connect, connect_with_timeout, shut_down, start_waiter};
@@ -25,7 +25,11 @@ pub(super) async fn run(proof: &mut Proof) {
 async fn held_and_released(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
-    let guard = locks.lock(NAME).template(TEMPLATE).acquire().await.unwrap();
+    let guard = locks
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
+        .acquire()
+        .await
+        .unwrap();
     let named = ("distributed_lock.name", TEMPLATE);
     proof.event("lock.granted", "DEBUG").await;
     proof
@@ -52,7 +56,11 @@ async fn held_and_released(proof: &mut Proof, server: &RedisServer) {
 async fn differed(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
-    let request = |permits| locks.lock(NAME).template(TEMPLATE).permits(permits);
+    let request = |permits| {
+        locks
+            .lock(LockName::from(NAME).with_template(TEMPLATE))
+            .permits(permits)
+    };
     let held = request(4).ttl(LONG).acquire().await.unwrap();
     for _ in 0..2 {
         let timed_out = request(8).wait(ms(50)).acquire().await;
@@ -71,7 +79,11 @@ async fn differed(proof: &mut Proof, server: &RedisServer) {
 async fn waited(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
-    let request = || locks.lock(NAME).template(TEMPLATE).ttl(LONG);
+    let request = || {
+        locks
+            .lock(LockName::from(NAME).with_template(TEMPLATE))
+            .ttl(LONG)
+    };
     let held = request().acquire().await.unwrap();
     assert!(request().try_acquire().await.unwrap().is_none());
     proof.metric(ACQUIRE, &[("outcome", "contended")]).await;
@@ -137,7 +149,9 @@ async fn unconfirmed(proof: &mut Proof, server: &RedisServer) {
     drop(locks.lock(NAME).acquire().await.unwrap());
     shut_down(&locks).await;
     proxy.black_hole();
-    let request = locks.lock(NAME).template(TEMPLATE).ttl(ms(3_000));
+    let request = locks
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
+        .ttl(ms(3_000));
     let failed = request.acquire().await;
     assert!(matches!(failed, Err(LockError::Backend(_))));
     proof.event("lock.acquire_unconfirmed", "DEBUG").await;
@@ -162,7 +176,10 @@ async fn unreachable(proof: &mut Proof) {
     let server = RedisServer::start();
     let locks = connect_with_timeout(&server.url(), ms(200)).await;
     server.kill9();
-    let failed = locks.lock(NAME).template(TEMPLATE).acquire().await;
+    let failed = locks
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
+        .acquire()
+        .await;
     assert!(matches!(failed, Err(LockError::Backend(_))));
     proof
         .metric(

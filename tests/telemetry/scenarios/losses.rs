@@ -1,6 +1,6 @@
 //! Renewals, and locks that are lost.
 
-use lock_core::{LockError, LockManager, Renew};
+use lock_core::{LockError, LockManager, LockName, Renew};
 use test_support::fixtures::{KEY, NAME, ms};
 use test_support::{Proxy, RedisServer};
 use tests::{connect, connect_with_timeout, lost_in_time};
@@ -23,8 +23,7 @@ async fn renewed(proof: &mut Proof, server: &RedisServer) {
     let proxy = Proxy::in_front_of(server);
     let locks = LockManager::connect(&proxy.url()).await.unwrap();
     let guard = locks
-        .lock(NAME)
-        .template(TEMPLATE)
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
         .ttl(ms(600))
         .acquire()
         .await
@@ -50,8 +49,7 @@ async fn removed(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
     let guard = locks
-        .lock(NAME)
-        .template(TEMPLATE)
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
         .ttl(ms(600))
         .acquire()
         .await
@@ -81,8 +79,7 @@ async fn expired(proof: &mut Proof, server: &RedisServer) {
     let proxy = Proxy::in_front_of(server);
     let locks = connect_with_timeout(&proxy.url(), ms(100)).await;
     let guard = locks
-        .lock(NAME)
-        .template(TEMPLATE)
+        .lock(LockName::from(NAME).with_template(TEMPLATE))
         .ttl(ms(600))
         .acquire()
         .await
@@ -106,8 +103,7 @@ async fn held_too_long(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
     let request = locks
-        .lock("long")
-        .template(TEMPLATE)
+        .lock(LockName::from("long").with_template(TEMPLATE))
         .ttl(ms(300))
         .max_hold(ms(700));
     let guard = request.acquire().await.unwrap();
@@ -122,8 +118,7 @@ async fn not_released(proof: &mut Proof, server: &RedisServer) {
     let proxy = Proxy::in_front_of(server);
     let locks = connect_with_timeout(&proxy.url(), ms(100)).await;
     let request = locks
-        .lock("release")
-        .template(TEMPLATE)
+        .lock(LockName::from("release").with_template(TEMPLATE))
         .ttl(ms(1_000))
         .renew(Renew::Never);
     let guard = request.acquire().await.unwrap();

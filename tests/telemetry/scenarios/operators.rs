@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Credentials, LockManager, Override};
+use lock_core::{Credentials, LockManager, LockName, Override};
 use test_support::fixtures::{LONG, NAME, current_thread_runtime, ms};
 use test_support::tls::shown;
 use test_support::{Authority, RedisServer, eventually_async};
@@ -29,7 +29,11 @@ pub(super) async fn run(proof: &mut Proof) {
 async fn revoked(proof: &mut Proof, server: &RedisServer) {
     proof.begin();
     let locks = connect(server).await;
-    let request = || locks.lock(NAME).template(TEMPLATE).ttl(ms(900));
+    let request = || {
+        locks
+            .lock(LockName::from(NAME).with_template(TEMPLATE))
+            .ttl(ms(900))
+    };
     let held = request().acquire().await.unwrap();
     locks.inspect(NAME).await.unwrap();
     proof
@@ -67,7 +71,7 @@ async fn unused_override(proof: &mut Proof) {
             let times = Override::new().ttl(Duration::from_secs(10));
             let builder = LockManager::builder().overrides([("ordr:{id}", times)]);
             let locks = builder.in_memory().unwrap();
-            let request = || locks.lock("order:7").template("order:{id}");
+            let request = || locks.lock(LockName::from("order:7").with_template("order:{id}"));
             drop(request().acquire().await.unwrap());
             tokio::time::advance(Duration::from_secs(601)).await;
             drop(request().acquire().await.unwrap());

@@ -28,10 +28,13 @@ const COMPANIONS: [&str; 4] = [":q", ":f", ":g", ":h"];
 /// A name may hold one `{tag}` and no other brace. The tag is a hash tag: a Redis Cluster puts all
 /// keys with the same tag into one slot. A name with a tag may not end with `:q`, `:f`, `:g` or
 /// `:h`. These are the endings of a lock's companion keys. With an empty prefix, a name may not be
-/// only a tag. Conversions from strings do not check a name. [`LockName::new`] checks it, and so does
-/// each acquire.
+/// only a tag.
 ///
-/// Two names are equal when their texts are equal, whatever their templates are.
+/// Conversions from strings do not check a name, so that `locks.lock("order:7")` needs no `?`: a wrong name fails at
+/// `acquire`. [`LockName::new`] checks it at once.
+///
+/// Two names are equal when their texts are equal, whatever their templates are, unless only one of them is known to be
+/// invalid. This is why a name is `AsRef<str>` but not `Borrow<str>`.
 #[derive(Clone, Debug)]
 pub struct LockName {
     text: Arc<str>,
@@ -185,6 +188,12 @@ impl From<&String> for LockName {
 impl From<Cow<'_, str>> for LockName {
     fn from(name: Cow<'_, str>) -> Self {
         Self::from(Arc::<str>::from(name))
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
     }
 }
 
@@ -467,6 +476,12 @@ mod tests {
         assert_eq!(keys[1].template(), Some("order:{id}"));
         let other = LockName::from("order:8").with_template("order:{id}");
         assert_ne!(templated, other);
+    }
+
+    #[test]
+    fn name_is_text() {
+        let is_cart = |name: &dyn AsRef<str>| name.as_ref() == "{user1}:cart";
+        assert!(is_cart(&LockName::from("{user1}:cart")));
     }
 
     #[test]

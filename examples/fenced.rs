@@ -93,7 +93,7 @@ async fn child(path: &Path) -> Result<(), Box<dyn Error>> {
 /// Converts the token to the type that SQLite stores.
 fn column(token: Option<FencingToken>) -> Result<i64, Box<dyn Error>> {
     let token = token.ok_or("the lock has no fencing token")?;
-    Ok(i64::try_from(token.as_u64())?)
+    Ok(token.try_into()?)
 }
 
 /// Two accounts with the same balance: one accepts every write, the other rejects late writes.

@@ -74,19 +74,14 @@ impl Account {
     async fn read(&self, token: FencingToken) -> Result<Option<i64>, tokio_postgres::Error> {
         let sql =
             "UPDATE fenced_account SET token = $1 WHERE id = 1 AND token <= $1 RETURNING cents";
-        let row = self.0.query_opt(sql, &[&column(token)]).await?;
+        let row = self.0.query_opt(sql, &[&token.as_i64()]).await?;
         row.map(|row| row.try_get(0)).transpose()
     }
 
     /// Writes the account. Returns whether it did: no row changes when the token is too low.
     async fn write(&self, token: FencingToken, cents: i64) -> Result<bool, tokio_postgres::Error> {
         let sql = "UPDATE fenced_account SET cents = $2, token = $1 WHERE id = 1 AND token <= $1";
-        Ok(self.0.execute(sql, &[&column(token), &cents]).await? == 1)
+        Ok(self.0.execute(sql, &[&token.as_i64(), &cents]).await? == 1)
     }
     // endregion
-}
-
-/// A token fits the type `bigint`.
-fn column(token: FencingToken) -> i64 {
-    i64::try_from(token.as_u64()).unwrap_or(i64::MAX)
 }

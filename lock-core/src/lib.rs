@@ -77,7 +77,7 @@ pub use lock_protocol::dialect::{
     Capabilities, Dialect, InvalidDialectReason, RedissonLock, ReleaseMethod,
 };
 #[doc(inline)]
-pub use lock_protocol::fencing_token::{FencingToken, ParseTokenError};
+pub use lock_protocol::fencing_token::{FencingToken, ParseTokenError, TokenRangeError};
 #[doc(inline)]
 pub use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
 #[doc(inline)]

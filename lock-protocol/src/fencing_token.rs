@@ -15,15 +15,37 @@ use crate::error_line::write_line;
 /// sequencers in "The Chubby lock service" (2006).
 ///
 /// Tokens are ordered. They print and parse as decimal numbers. Compare only tokens of the same key.
+///
+/// ```
+/// # use lock_protocol::fencing_token::FencingToken;
+/// let token = FencingToken::from(1_767_225_600_000_001);
+/// // For a header or for JSON.
+/// assert_eq!(token.to_string().parse(), Ok(token));
+/// // For a column of the type `bigint`.
+/// assert_eq!(token.as_i64(), Some(1_767_225_600_000_001));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Returns the token as a number, for resources that store a number. It fits a signed 64-bit
-    /// column.
+    /// Returns the token as a number, for resources that store an unsigned number.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
+    }
+
+    /// Returns the token as a signed number, for a column such as `bigint`.
+    ///
+    /// The tokens of locks fit. A greater number, which only a conversion from `u64` or from text gives, is `None`: cut to
+    /// `i64::MAX`, two such tokens would be equal for the resource, and it would accept a late write. As a parameter of an
+    /// SQL statement, `None` is `NULL`, so `WHERE token <= $1` refuses the write.
+    #[must_use]
+    pub const fn as_i64(self) -> Option<i64> {
+        if self.0 <= i64::MAX.cast_unsigned() {
+            Some(self.0.cast_signed())
+        } else {
+            None
+        }
     }
 
     #[doc(hidden)]
@@ -35,6 +57,22 @@ impl FencingToken {
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Makes a token of a number that a resource has stored.
+impl From<u64> for FencingToken {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// As [`FencingToken::as_i64`], with an error instead of `None`.
+impl TryFrom<FencingToken> for i64 {
+    type Error = TokenRangeError;
+
+    fn try_from(token: FencingToken) -> Result<Self, Self::Error> {
+        token.as_i64().ok_or(TokenRangeError(token))
     }
 }
 
@@ -56,6 +94,19 @@ impl fmt::Debug for ParseTokenError {
         } else {
             write_line(f, "ParseTokenError", self)
         }
+    }
+}
+
+/// The error of converting a fencing token to an `i64` that is too small for it.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the fencing token {0} doesn't fit a signed 64-bit number; keep it as text or as an unsigned number"
+)]
+pub struct TokenRangeError(FencingToken);
+
+impl fmt::Debug for TokenRangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_line(f, "TokenRangeError", self)
     }
 }
 
@@ -136,5 +187,20 @@ mod tests {
         assert_eq!(u64::from(token), token.as_u64());
         assert!("12x".parse::<FencingToken>().is_err());
         assert!("-1".parse::<FencingToken>().is_err());
+    }
+
+    #[test]
+    fn token_that_does_not_fit_a_signed_number_is_never_changed() {
+        let largest = FencingToken::from(i64::MAX.cast_unsigned());
+        assert_eq!(largest.as_i64(), Some(i64::MAX));
+        assert_eq!(i64::try_from(largest), Ok(i64::MAX));
+        let number = i64::MAX.cast_unsigned() + 1;
+        let beyond = FencingToken::from(number);
+        assert_eq!((beyond.as_i64(), u64::from(beyond)), (None, number));
+        let error = i64::try_from(beyond).unwrap_err();
+        let text = "the fencing token 9223372036854775808 doesn't fit a signed 64-bit number; keep it as text or as \
+                    an unsigned number";
+        assert_eq!(error.to_string(), text);
+        assert_eq!(format!("{error:?}"), format!("TokenRangeError: {text}"));
     }
 }

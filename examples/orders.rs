@@ -40,7 +40,7 @@ async fn pay(
     Path(order): Path<u32>,
     RawQuery(query): RawQuery,
 ) -> Result<String, Refusal> {
-    let locks = LockManager::current().await?;
+    let locks = LockManager::current()?;
     let declined = query.as_deref() == Some("card=declined");
     to_the_end(async move { locks.scope(pay_once(shop, order, declined)).await }).await
 }

@@ -39,7 +39,7 @@ type Store = Arc<RwLock<BTreeSet<u32>>>;
 /// end: a payment must not stop between the bank and the row in the store. A `LockError` becomes a response.
 async fn pay(State(store): State<Store>, Path(order): Path<u32>) -> Result<String, LockError> {
     // The task is outside of the request's scope, so it takes the manager along.
-    let locks = LockManager::current().await?;
+    let locks = LockManager::current()?;
     let paying = tokio::spawn(async move { locks.scope(pay_once(store, order)).await });
     // If the task panics, so does the handler.
     paying

@@ -223,9 +223,11 @@ pub enum LockError {
         /// What is wrong with it.
         reason: InvalidKindReason,
     },
-    /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set.
+    /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set; or it is set, and
+    /// [`LockManager::current`](crate::LockManager::current) was called before anything connected to its URL.
     #[error(
-        "no lock manager is configured: set the environment variable DISTRIBUTED_LOCK_URL, or call \
+        "no lock manager is configured: set the environment variable DISTRIBUTED_LOCK_URL, to which the attribute and \
+         `LockManager::current_or_connect` connect, or call \
          `LockManager::connect(url).await?.install_global()?` when the program starts; a task that is \
          spawned inside `LockManager::scope` is outside that scope and needs its own `scope`"
     )]

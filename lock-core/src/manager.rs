@@ -69,12 +69,42 @@ impl LockManager {
         manager
     }
 
-    /// Returns the manager that the attribute uses.
+    /// Returns the manager that the attribute uses. Does no IO.
     ///
     /// This is the manager of the innermost [`scope`](Self::scope), or else the manager that
-    /// [`install_global`](Self::install_global) installed. Without both, this method connects as
-    /// [`from_env`](Self::from_env) does: to the URL in the environment variable
-    /// `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
+    /// [`install_global`](Self::install_global) installed, or else the manager that an annotated function or
+    /// [`current_or_connect`](Self::current_or_connect) has connected to the URL in the environment variable
+    /// `DISTRIBUTED_LOCK_URL`.
+    ///
+    /// A task is outside of its caller's scope: get the manager here and pass it on.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # LockManager::in_memory().scope(async {
+    /// let locks = LockManager::current()?;
+    /// let task = tokio::spawn(async move { locks.lock("order:7").acquire().await });
+    /// # task.await.expect("no panic")?.release().await
+    /// # }).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`LockError::NotConfigured`] when there is no such manager, even if the variable is set: call
+    ///   [`current_or_connect`](Self::current_or_connect) to connect to its URL.
+    /// - [`LockError::Forked`] in a forked child whose parent had installed a manager, until the child installs one.
+    pub fn current() -> Result<Self, LockError> {
+        match default::current()? {
+            Some(manager) => Ok(manager),
+            None => Err(LockError::NotConfigured),
+        }
+    }
+
+    /// Returns the manager that the attribute uses, and connects it first if there is none yet.
+    ///
+    /// Where [`current`](Self::current) finds no manager, this method connects as [`from_env`](Self::from_env) does: to
+    /// the URL in the environment variable `DISTRIBUTED_LOCK_URL`. Later calls return that manager.
     ///
     /// Concurrent calls on one runtime wait for the same connection attempt, and get the same error
     /// when it fails. The attempt takes at most the command timeout, which is 1 s unless
@@ -88,17 +118,14 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the connection attempt. Later calls use its outcome.
-    pub async fn current() -> Result<Self, LockError> {
-        if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
-            return Ok(scoped);
+    pub async fn current_or_connect() -> Result<Self, LockError> {
+        match default::current()? {
+            Some(manager) => Ok(manager),
+            None => by_url().await,
         }
-        if let Some(installed) = default::installed()? {
-            return Ok(installed);
-        }
-        by_url().await
     }
 
-    /// The error of a [`current`](Self::current) that takes longer than its caller's wait.
+    /// The error of a [`current_or_connect`](Self::current_or_connect) that takes longer than its caller's wait.
     #[cfg(feature = "macros")]
     pub(crate) fn not_in_time() -> LockError {
         let text = "cannot connect to the lock server: no answer in time";

@@ -97,9 +97,9 @@ fn unknown_fields_are_named() {
     assert!(text.contains(words), "{text}");
 }
 
-/// `current` reads the same variables as `from_env`.
+/// The attribute reads the same variables as `from_env`.
 #[test]
-fn current_and_from_env_use_all_variables() {
+fn attribute_and_from_env_use_all_variables() {
     let server = RedisServer::start();
     let url = server.url();
     let variables = [

@@ -280,9 +280,9 @@ async fn waiter_without_a_connection_gets_its_grant() {
     assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
 }
 
-/// Callers of `current` share the manager that `DISTRIBUTED_LOCK_URL` names, and its failure.
+/// Callers of `current_or_connect` share the manager that `DISTRIBUTED_LOCK_URL` names, and its failure.
 #[test]
-fn current_shares_one_failure_among_callers() {
+fn current_or_connect_shares_one_failure_among_callers() {
     // The kernel accepts connections, and nothing replies.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
@@ -328,7 +328,7 @@ fn blocked_runtime_does_not_delay_connects_of_other_runtimes() {
 /// The manager does not keep the failure: the next call connects to a server that was started
 /// later.
 #[test]
-fn current_connects_after_an_earlier_failure() {
+fn current_or_connect_connects_after_an_earlier_failure() {
     let server = RedisServer::start();
     server.kill9();
     let process = helper!("lock-holder")
@@ -346,6 +346,8 @@ fn current_connects_after_an_earlier_failure() {
     process.send_line("again");
     let record = process.record(SOON, |record| record.get("again").is_some());
     assert_eq!(record["again"], "connected");
+    // `current` itself never connects.
+    assert_eq!(record["without_io"], serde_json::json!([false, true]));
 }
 
 /// `connect` returns the error, and not the first lock.

@@ -103,7 +103,7 @@ async fn find_manager(wait: Option<Duration>) -> Result<(LockManager, Duration),
     // The command timeout bounds the connection in any case. One attempt needs a connection, too.
     let wait = wait.filter(|wait| !wait.is_zero());
     let wait = wait.unwrap_or(Duration::MAX);
-    let connected = tokio::time::timeout(wait, LockManager::current()).await;
+    let connected = tokio::time::timeout(wait, LockManager::current_or_connect()).await;
     let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
     Ok((manager, started.elapsed()))
 }

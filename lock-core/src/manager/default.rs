@@ -55,8 +55,20 @@ pub(super) fn install(manager: &LockManager) -> Result<(), LockError> {
     }
 }
 
+/// Returns the manager of the scope, the installed one, or the one that is connected to the URL in
+/// `DISTRIBUTED_LOCK_URL`, if there is one.
+pub(super) fn current() -> Result<Option<LockManager>, LockError> {
+    if let Ok(scoped) = SCOPE.try_with(Clone::clone) {
+        return Ok(Some(scoped));
+    }
+    if let Some(installed) = installed()? {
+        return Ok(Some(installed));
+    }
+    Ok(BY_URL.lock().connected.clone())
+}
+
 /// Returns the installed manager, if there is one.
-pub(super) fn installed() -> Result<Option<LockManager>, LockError> {
+fn installed() -> Result<Option<LockManager>, LockError> {
     let global = GLOBAL.lock();
     // The environment may name another server than the manager of the parent uses.
     if global.is_none() && IS_INSTALLED.load(Ordering::Acquire) {

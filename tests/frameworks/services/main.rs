@@ -31,7 +31,7 @@ async fn other_holder(server: &RedisServer) -> LockManager {
 
 /// The services must work without this.
 async fn assert_no_manager_is_global() {
-    let current = LockManager::current().await;
+    let current = LockManager::current();
     assert!(
         matches!(current, Err(LockError::NotConfigured)),
         "{current:?}"

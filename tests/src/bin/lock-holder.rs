@@ -13,10 +13,11 @@
 //! - `fork-in-body`, with the same shim, forks in the body of a lock while a future waits for another
 //!   lock. The child ends the body, after one poll more, and the wait. Then it writes what its copies
 //!   of the subscriber and the observer of its parent got, `{"read": [..]}`.
-//! - `current COUNT` calls `LockManager::current` this many times at once. It writes the time and the
+//! - `current COUNT` calls `LockManager::current_or_connect` this many times at once. It writes the time and the
 //!   error of each call, `{"calls": [{"ms": .., "error": ..}], "annotated": ..}`; the latter is for a
 //!   function with the attribute that waits 200 ms. For each line on stdin it calls once more, and
-//!   writes `{"again": "connected"}` or the error.
+//!   writes `{"again": "connected"}` or the error, and whether `LockManager::current` found a manager before and after
+//!   that, `"without_io": [false, true]`.
 //! - `standstill` begins to connect on one runtime, which is then blocked, connects on another
 //!   one, and writes how long that took, `{"ms": .., "outcome": .., "later": ..}`; the last one is
 //!   for the first runtime after it goes on.
@@ -90,7 +91,7 @@ fn standstill() {
     };
     let (blocked, other) = (current_thread_runtime(), current_thread_runtime());
     // One poll begins to connect, and no reply can be there yet.
-    let mut first = Box::pin(LockManager::current());
+    let mut first = Box::pin(LockManager::current_or_connect());
     blocked.block_on(std::future::poll_fn(|cx| {
         assert!(
             first.as_mut().poll(cx).is_pending(),
@@ -99,7 +100,7 @@ fn standstill() {
         std::task::Poll::Ready(())
     }));
     let started = Instant::now();
-    let outcome_of_other = outcome(other.block_on(LockManager::current()));
+    let outcome_of_other = outcome(other.block_on(LockManager::current_or_connect()));
     let took = started.elapsed();
     let later = outcome(blocked.block_on(first));
     let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -115,7 +116,7 @@ fn shut_down() {
     for ended in [current_thread_runtime(), threads] {
         let handle = ended.handle().clone();
         ended.shutdown_background();
-        let current = handle.block_on(LockManager::current());
+        let current = handle.block_on(LockManager::current_or_connect());
         let connected = handle.block_on(locks.lock("job").acquire());
         outcomes.extend([current.err(), connected.err()].map(|error| match error {
             Some(error) => error.to_string(),
@@ -219,7 +220,9 @@ fn fork_busy(children: u32) {
         runtime.spawn(async {
             loop {
                 for _ in 0..2_000 {
-                    LockManager::current().await.expect("the server runs");
+                    LockManager::current_or_connect()
+                        .await
+                        .expect("the server runs");
                 }
                 tokio::task::yield_now().await;
             }
@@ -249,7 +252,9 @@ fn lock_in_child() -> bool {
     runtime
         .expect("a runtime needs no other thread")
         .block_on(async {
-            let locks = LockManager::current().await.expect("the server runs");
+            let locks = LockManager::current_or_connect()
+                .await
+                .expect("the server runs");
             let name = format!("child:{}", std::process::id());
             let held = locks.lock(name).acquire().await.expect("the lock is free");
             held.release().await.is_ok()
@@ -375,7 +380,7 @@ fn current(count: u32) {
     runtime.block_on(async {
         let annotated = timed(annotated()).await;
         let calls: Vec<_> = (0..count)
-            .map(|_| tokio::spawn(timed(LockManager::current())))
+            .map(|_| tokio::spawn(timed(LockManager::current_or_connect())))
             .collect();
         let mut outcomes = Vec::new();
         for call in calls {
@@ -383,11 +388,13 @@ fn current(count: u32) {
         }
         say(&json!({ "calls": outcomes, "annotated": annotated }));
         for _line in io::stdin().lock().lines() {
-            let again = match LockManager::current().await {
+            let before = LockManager::current().is_ok();
+            let again = match LockManager::current_or_connect().await {
                 Ok(_) => "connected".to_owned(),
                 Err(error) => error.to_string(),
             };
-            say(&json!({ "again": again }));
+            let after = LockManager::current().is_ok();
+            say(&json!({ "again": again, "without_io": [before, after] }));
         }
     });
 }

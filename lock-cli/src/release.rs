@@ -219,7 +219,7 @@ fn report(
     args: &ReleaseArgs,
     output: &Output,
 ) -> Result<Exit, Failure> {
-    let is_revoked = !released.free_at.is_zero();
+    let is_revoked = !released.free_in.is_zero();
     let previous = released.previous.as_ref();
     if output.is_json() {
         output.record(&ReleaseRecord {
@@ -228,7 +228,7 @@ fn report(
             released: true,
             mode: if is_revoked { "revoke" } else { "now" },
             previous: previous.map(|holder| HolderRecord::new(holder, lock.server_time)),
-            free_in_ms: millis(released.free_at),
+            free_in_ms: millis(released.free_in),
             granted: released.granted,
         })?;
         return Ok(Exit::Success);
@@ -244,7 +244,7 @@ fn report(
         } else {
             "the holder learns of it at its next renewal"
         };
-        let free = human(released.free_at);
+        let free = human(released.free_in);
         format!("revoked the lock `{name}`{of}; it is free in {free}, and {learn}")
     } else if released.granted {
         format!("freed the lock `{name}`{of}; the next waiter has it")

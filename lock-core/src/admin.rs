@@ -156,7 +156,7 @@ impl Admin {
     /// if seen.holder().is_some() {
     ///     let request = locks.admin().force_release("import").reason("stuck import");
     ///     let revoked = request.expect_unchanged(&seen).await?;
-    ///     println!("free in {:?}", revoked.free_at);
+    ///     println!("free in {:?}", revoked.free_in);
     /// }
     /// # Ok(())
     /// # }

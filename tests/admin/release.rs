@@ -36,10 +36,10 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
     let revoked = request.reason("stuck import").await.unwrap();
     let previous = revoked.previous.unwrap();
     assert_eq!(previous.token, token);
-    assert!(revoked.free_at > ttl / 2 && revoked.free_at <= ttl);
+    assert!(revoked.free_in > ttl / 2 && revoked.free_in <= ttl);
     assert!(!revoked.granted);
     let left = time_to_expiry(&server, KEY);
-    assert!(left <= revoked.free_at, "{left:?}: {:?}", revoked.free_at);
+    assert!(left <= revoked.free_in, "{left:?}: {:?}", revoked.free_in);
     let words = value(&server);
     let number = token.unwrap();
     let start = format!("lk1:00000000-0000-0000-0000-000000000000 {number} ");
@@ -61,9 +61,9 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
     assert!(!waiter.is_finished());
     let next = granted(ttl, waiter).await;
     let took = revoked_at.elapsed();
-    assert!(took + ms(1) >= revoked.free_at, "{took:?}");
+    assert!(took + ms(1) >= revoked.free_in, "{took:?}");
     assert!(
-        took < revoked.free_at + SLACK + revoked_at.stalled(),
+        took < revoked.free_in + SLACK + revoked_at.stalled(),
         "{took:?}"
     );
     assert!(fencing_token(&next) > token.unwrap().as_u64());
@@ -131,7 +131,7 @@ async fn now_hands_over_at_once() {
     let second = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;
     let released = operator.admin().force_release(NAME).now().await.unwrap();
     assert!(released.granted);
-    assert_eq!(released.free_at, Duration::ZERO);
+    assert_eq!(released.free_in, Duration::ZERO);
     assert_eq!(released.previous.unwrap().token, held.fencing_token());
     // In the order of arrival, by the notification of the grant.
     let next = granted(AT_ONCE, first).await;
@@ -160,7 +160,7 @@ async fn release_of_a_free_lock_changes_nothing() {
         ] {
             let released = release.await.unwrap();
             assert_eq!((released.previous, released.granted), (None, false));
-            assert_eq!(released.free_at, Duration::ZERO);
+            assert_eq!(released.free_in, Duration::ZERO);
         }
     }
     assert!(!exists(&server, KEY));
@@ -177,7 +177,7 @@ async fn second_revocation_keeps_the_first() {
     let before = value(&server);
     let second = revoke("second").await.unwrap();
     assert_eq!(second.previous, None);
-    assert!(second.free_at <= LONG && second.free_at > LONG / 2);
+    assert!(second.free_in <= LONG && second.free_in > LONG / 2);
     assert_eq!(value(&server), before);
     drop(held);
 }
@@ -297,7 +297,7 @@ async fn release_works_in_memory() {
         .await
         .unwrap();
     assert_eq!(revoked.previous.unwrap().token, held.fencing_token());
-    assert_eq!(revoked.free_at, ttl);
+    assert_eq!(revoked.free_in, ttl);
     assert!(held.is_lost());
     let info = locks.inspect(NAME).await.unwrap();
     assert_eq!(blocked_text(&info.state), "revoked by ops: x");
@@ -320,7 +320,7 @@ async fn release_works_in_memory() {
     let held = short.acquire().await.unwrap();
     tokio::time::sleep(ttl / 2).await;
     let revoked = locks.admin().force_release(NAME).await.unwrap();
-    assert_eq!(revoked.free_at, ttl / 2);
+    assert_eq!(revoked.free_in, ttl / 2);
     drop(held);
 }
 
@@ -353,7 +353,7 @@ async fn revocation_in_memory_keeps_a_min_hold() {
     let job = locks.lock(NAME).ttl(min_hold * 2).min_hold(min_hold);
     job.run(async |_| ()).await.unwrap();
     let revoked = locks.admin().force_release(NAME).await.unwrap();
-    assert_eq!(revoked.free_at, min_hold);
+    assert_eq!(revoked.free_in, min_hold);
 }
 
 /// No renewal tells the holders in memory.

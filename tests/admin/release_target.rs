@@ -48,7 +48,7 @@ async fn expect_token_protects_the_next_holder() {
         for previous in [Some(token), None] {
             let revoked = admin.force_release(NAME).expect_token(token).await.unwrap();
             assert_eq!(revoked.previous.and_then(|holder| holder.token), previous);
-            assert!(revoked.free_at > Duration::ZERO);
+            assert!(revoked.free_in > Duration::ZERO);
         }
         let freed = admin.force_release(NAME).expect_token(token).now();
         assert_eq!(freed.await.unwrap().previous, None);
@@ -279,7 +279,7 @@ async fn foreign_values_are_removed_only_on_demand() {
         }
         let removed = admin.force_release(NAME).foreign(true).await.unwrap();
         assert_eq!(
-            (removed.granted, removed.free_at),
+            (removed.granted, removed.free_in),
             (waiter.is_some(), ms(0))
         );
         match waiter {

@@ -228,7 +228,7 @@ fn revocation(
     verdict: &ForceVerdict,
     status: LockStatus,
 ) -> Result<Revocation, AdminError> {
-    let (free_at, granted) = match verdict {
+    let (free_in, granted) = match verdict {
         ForceVerdict::Foreign { .. } => return Err(AdminError::foreign(key, status)),
         ForceVerdict::Changed => return Err(AdminError::changed(status)),
         ForceVerdict::Endless => return Err(AdminError::NoExpiry { key: key.text() }),
@@ -242,7 +242,7 @@ fn revocation(
     };
     Ok(Revocation {
         previous,
-        free_at,
+        free_in,
         granted,
     })
 }
@@ -278,7 +278,7 @@ pub struct Revocation {
     /// a lock.
     pub previous: Option<HolderInfo>,
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
-    pub free_at: Duration,
+    pub free_in: Duration,
     /// Whether the next waiter has the lock now.
     pub granted: bool,
 }

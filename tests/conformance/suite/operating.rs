@@ -90,7 +90,7 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
     let started = Instant::now();
     assert!(revoked.previous.is_some() && !revoked.granted);
     assert!(
-        revoked.free_at > ttl / 2 && revoked.free_at <= ttl,
+        revoked.free_in > ttl / 2 && revoked.free_in <= ttl,
         "{revoked:?}"
     );
     let info = s.first.inspect(NAME).await.unwrap();
@@ -98,10 +98,10 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
     within(ttl / 3 + AT_ONCE, held.lost()).await;
     let reason = held.loss_reason().expect("the lock is lost");
     assert_eq!(reason.to_string(), "revoked by ops");
-    let next = granted_within(revoked.free_at + AT_ONCE, waiter).await;
+    let next = granted_within(revoked.free_in + AT_ONCE, waiter).await;
     let took = started.elapsed();
     assert!(
-        took + AT_ONCE / 10 >= revoked.free_at,
+        took + AT_ONCE / 10 >= revoked.free_in,
         "{took:?}: {revoked:?}"
     );
     assert!(held.release().await.is_err());
@@ -114,7 +114,7 @@ pub(crate) async fn force_release_now_frees_the_lock(s: &Subject) {
     let request = s.second.admin().force_release(NAME).now();
     let remove = !s.capabilities.is_owner_unique();
     let released = request.foreign(remove).await.unwrap();
-    assert_eq!(released.free_at.as_millis(), 0);
+    assert_eq!(released.free_in.as_millis(), 0);
     let next = free_at_once(&s.second).await;
     within(s.ttl() + AT_ONCE, held.lost()).await;
     next.renew().await.unwrap();

@@ -185,7 +185,7 @@ fn queue(lock: &LockInfo) -> Page {
                 waiter
                     .kind
                     .map_or_else(|| "-".to_owned(), |kind| kind.to_string()),
-                waiter.waiting.map_or_else(|| state.to_owned(), human),
+                state.to_owned(),
             ]
         })
         .collect();

@@ -87,8 +87,6 @@ struct WaiterRecord<'a> {
     /// What it waits for, unless its version has a kind that this one doesn't know.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_ms: Option<u64>,
     expires_in_ms: u64,
 }
 
@@ -185,7 +183,6 @@ impl<'a> WaiterRecord<'a> {
             label: &waiter.label,
             tag: waiter.tag.as_deref(),
             kind: waiter.kind.map(|kind| kind.to_string()),
-            waiting_ms: waiter.waiting.map(millis),
             expires_in_ms: millis(waiter.expires_in),
         }
     }

@@ -196,9 +196,6 @@ pub struct WaiterInfo {
     pub tag: Option<Arc<str>>,
     /// What it waits for: an exclusive lock, a lock for reading, or permits. `None` for a kind of another version.
     pub kind: Option<Kind>,
-    /// How long it has been waiting. `None` in this version: an entry of the queue has an order of
-    /// arrival, and no time.
-    pub waiting: Option<Duration>,
     /// How long the entry counts without a sign of life of the waiter. Zero for a waiter that is
     /// gone: the next handover removes its entry.
     pub expires_in: Duration,
@@ -321,7 +318,6 @@ fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {
         label,
         tag,
         kind,
-        waiting: None,
         expires_in: Duration::from_millis(expires_at_ms.since(now_ms)),
     }
 }

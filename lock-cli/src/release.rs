@@ -88,7 +88,7 @@ async fn check_held(
     args: &ReleaseArgs,
     global: &GlobalArgs,
 ) -> Result<(), Failure> {
-    match &lock.state {
+    match &lock.status {
         LockStatus::Held(holder) if holder.is_foreign && !args.foreign => {
             Err(foreign_key(&args.name, "a value without an owner id"))
         }

@@ -28,7 +28,7 @@ pub(crate) async fn run(
 ) -> Result<Exit, Failure> {
     let locks = connect::manager(global, None, output).await?;
     let lock = inspect(&locks, &args.name, global).await?;
-    let is_free = matches!(lock.state, LockStatus::Free);
+    let is_free = matches!(lock.status, LockStatus::Free);
     if output.is_quiet() {
         return Ok(if is_free { Exit::No } else { Exit::Success });
     }
@@ -96,7 +96,7 @@ pub(crate) fn describe(lock: &LockInfo) -> Page {
     };
     line("name", lock.name.as_str());
     line("key", &lock.key);
-    match &lock.state {
+    match &lock.status {
         LockStatus::Held(holder) => {
             line("state", "held");
             if let Some(holding) = view::holding(lock) {

@@ -123,7 +123,7 @@ impl<'a> LockRecord<'a> {
             waiting: lock.waiters_total,
             queue: None,
         };
-        match &lock.state {
+        match &lock.status {
             LockStatus::Held(holder) => {
                 record.holder = Some(HolderRecord::new(holder, lock.server_time));
             }
@@ -190,7 +190,7 @@ impl<'a> WaiterRecord<'a> {
 
 /// The word for the state of a lock.
 pub(crate) fn state(lock: &LockInfo) -> &'static str {
-    match lock.state {
+    match lock.status {
         LockStatus::Free => "free",
         LockStatus::Held(_) => "held",
         LockStatus::Kept { .. } => "kept",
@@ -201,7 +201,7 @@ pub(crate) fn state(lock: &LockInfo) -> &'static str {
 
 /// Whether the key belongs to another program, and not to this library.
 pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
-    match &lock.state {
+    match &lock.status {
         LockStatus::Held(holder) => holder.is_foreign,
         LockStatus::Foreign { .. } => true,
         _ => false,
@@ -210,7 +210,7 @@ pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
 
 /// Returns the kind of a lock that several may hold.
 pub(crate) fn shared(lock: &LockInfo) -> Option<Kind> {
-    let kind = match &lock.state {
+    let kind = match &lock.status {
         LockStatus::Held(holder) => Some(holder.kind),
         LockStatus::Kept { kind, .. } => Some(*kind),
         _ => None,
@@ -244,7 +244,7 @@ pub(crate) fn label(holder: &HolderInfo) -> String {
 
 /// Says why a lock without a holder is not free, and until when. Returns `None` for all other locks.
 pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
-    Some(match &lock.state {
+    Some(match &lock.status {
         LockStatus::Kept {
             until, label, tag, ..
         } => {
@@ -264,7 +264,7 @@ pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
 
 /// Says for how long a lock without a holder is locked. Returns `None` for all other locks.
 fn left(lock: &LockInfo) -> Option<String> {
-    let (LockStatus::Kept { until, .. } | LockStatus::Blocked { until, .. }) = &lock.state else {
+    let (LockStatus::Kept { until, .. } | LockStatus::Blocked { until, .. }) = &lock.status else {
         return None;
     };
     let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
@@ -291,7 +291,7 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
         let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
         left.map_or_else(|| "for ever".to_owned(), human)
     };
-    let (holder, since, left) = match &lock.state {
+    let (holder, since, left) = match &lock.status {
         LockStatus::Held(holder) => (
             match holding(lock) {
                 // The first holder may have released the lock.

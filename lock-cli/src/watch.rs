@@ -109,7 +109,7 @@ impl Watch<'_> {
         if !pattern.contains(['*', '?', '[', '\\']) {
             // A name needs no search, which looks at all keys of the server.
             let lock = show::inspect(&self.locks, pattern, self.global).await?;
-            let is_free = matches!(lock.state, LockStatus::Free);
+            let is_free = matches!(lock.status, LockStatus::Free);
             return Ok(Read {
                 locks: if is_free { Vec::new() } else { vec![lock] },
                 incomplete: None,
@@ -176,7 +176,7 @@ impl Watch<'_> {
         for (name, lock) in before {
             if !after.contains_key(name) {
                 let mut lock = lock.clone();
-                lock.state = LockStatus::Free;
+                lock.status = LockStatus::Free;
                 lock.waiters_total = 0;
                 self.change(&lock)?;
             }
@@ -202,7 +202,7 @@ impl Watch<'_> {
             return Ok(self.output.record(&record)?);
         }
         let [name, holder, _, _, waiting] = view::row(lock);
-        let text = match &lock.state {
+        let text = match &lock.status {
             LockStatus::Free => String::new(),
             _ => format!("  {holder}  waiting {waiting}"),
         };

@@ -106,7 +106,7 @@ impl Admin {
     /// loop {
     ///     let page = locks.admin().list("order:*").limit(200).after(next).await?;
     ///     for lock in page.locks {
-    ///         println!("{} {:?}", lock.key, lock.state);
+    ///         println!("{} {:?}", lock.key, lock.status);
     ///     }
     ///     next = page.next;
     ///     if next.is_none() {

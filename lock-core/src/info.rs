@@ -29,7 +29,7 @@ pub struct LockInfo {
     /// can be printed.
     pub key: Arc<str>,
     /// Whether the lock is held, and by which holder.
-    pub state: LockStatus,
+    pub status: LockStatus,
     /// Up to 100 holders, beginning with those whose leases end first. Only the first 512 permits are read, so if more
     /// are taken, the last holder listed may have more permits than its `kind` says. An exclusive lock has one holder.
     /// A permit that a [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
@@ -83,14 +83,14 @@ impl LockInfo {
     /// something that is not a lock.
     #[must_use]
     pub fn holder(&self) -> Option<&HolderInfo> {
-        match &self.state {
+        match &self.status {
             LockStatus::Held(holder) => Some(holder),
             _ => None,
         }
     }
 
     pub(crate) fn into_holder(self) -> Option<HolderInfo> {
-        match self.state {
+        match self.status {
             LockStatus::Held(holder) => Some(holder),
             _ => None,
         }
@@ -106,7 +106,7 @@ pub enum LockStatus {
     /// A holder has the lock. It may be a client of another library.
     Held(HolderInfo),
     /// The lock has no holder: it was released, and its [`min_hold`](crate::LockRequest::min_hold) keeps it
-    /// locked until `until`. Also the state of a lock with permits when all permits that are taken are kept so.
+    /// locked until `until`. Also the status of a lock with permits when all permits that are taken are kept so.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager, LockStatus};
@@ -117,7 +117,7 @@ pub enum LockStatus {
     /// let request = locks.lock("nightly").min_hold(Duration::from_secs(10));
     /// request.acquire().await?.release().await?;
     /// let info = locks.inspect("nightly").await?;
-    /// assert!(matches!(info.state, LockStatus::Kept { .. }));
+    /// assert!(matches!(info.status, LockStatus::Kept { .. }));
     /// assert_eq!(info.holder(), None);
     /// # Ok(())
     /// # }
@@ -160,7 +160,7 @@ pub enum LockStatus {
 pub struct HolderInfo {
     /// The label of the holder's manager, without the tag: by default the host name and the process
     /// id. For the lock of another library, it is `a client of another library`, or the deadline that the key holds. In
-    /// [`LockInfo::state`], a lock that several hold has the label of the first one, which may have released
+    /// [`LockInfo::status`], a lock that several hold has the label of the first one, which may have released
     /// it; [`LockInfo::holders`] has those of all.
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
@@ -173,7 +173,7 @@ pub struct HolderInfo {
     /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
     /// memory for a lock that lasts as long as its guard.
     pub remaining: Option<Duration>,
-    /// The kind of the lock. For permits in [`LockInfo::state`], it has how many there are, with a weight
+    /// The kind of the lock. For permits in [`LockInfo::status`], it has how many there are, with a weight
     /// of 1; in [`LockInfo::holders`], it has how many this holder took.
     pub kind: Kind,
     /// Whether a guard of the manager that inspected the lock holds it.
@@ -217,11 +217,11 @@ impl LockInfo {
             .zip(&reply.entries)
             .map(|(position, entry)| waiter(position, entry, time.server_ms))
             .collect();
-        let mut state = LockStatus::new(key, &reply.content, time, is_own);
+        let mut status = LockStatus::new(key, &reply.content, time, is_own);
         let mut holders = Vec::new();
         let mut holders_total = 0;
         let mut kept = None;
-        if let LockStatus::Held(shown) = &mut state {
+        if let LockStatus::Held(shown) = &mut status {
             if shown.kind.is_shared() {
                 holders = holders_of(shown, &reply.members.first, is_own);
                 holders_total = reply.members.total;
@@ -235,7 +235,7 @@ impl LockInfo {
         Self {
             name,
             key: escaped(key.as_str()).into(),
-            state: kept.unwrap_or(state),
+            status: kept.unwrap_or(status),
             holders,
             holders_total,
             waiters,
@@ -282,7 +282,7 @@ fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> 
     holders.take(SHOWN_HOLDERS).collect()
 }
 
-/// Returns the state of permits that have no holder any more, only a `min_hold`. Returns `None` if one has a holder,
+/// Returns the status of permits that have no holder any more, only a `min_hold`. Returns `None` if one has a holder,
 /// or if the reply does not have all members.
 fn kept_permits(shown: &HolderInfo, members: &SeenMembers, time: ReadTime) -> Option<LockStatus> {
     let last = members.first.last()?;

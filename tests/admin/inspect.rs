@@ -56,7 +56,7 @@ async fn inspect_shows_the_holder_and_its_lease() {
     let server = RedisServer::start();
     let locks = labelled(&server, "web-1").await;
     let other = connect(&server).await;
-    assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
     assert_eq!(locks.holder(NAME).await.unwrap(), None);
 
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
@@ -91,7 +91,7 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
         labelled(&server, "web-2").await,
     );
     for (first, second) in [(first, second), (in_memory(), in_memory())] {
-        let is_one = second.inspect(NAME).await.unwrap().state == LockStatus::Free && {
+        let is_one = second.inspect(NAME).await.unwrap().status == LockStatus::Free && {
             let held = first.lock("probe").acquire().await.unwrap();
             let is_seen = second.lock("probe").try_acquire().await.unwrap().is_none();
             held.release().await.unwrap();
@@ -169,7 +169,7 @@ fn assert_kept(info: &LockInfo, kind: Kind) {
         tag,
         kind: shown,
         ..
-    } = &info.state
+    } = &info.status
     else {
         panic!("{info:?}");
     };
@@ -296,7 +296,7 @@ async fn inspect_shows_locks_of_other_dialects_and_foreign_values() {
             panic!("{command:?}: {refused}");
         };
         let info = locks.inspect(NAME).await.unwrap();
-        let LockStatus::Foreign { found, advice, .. } = &info.state else {
+        let LockStatus::Foreign { found, advice, .. } = &info.status else {
             panic!("{command:?}: {info:?}");
         };
         assert_eq!(*found, theirs);
@@ -409,7 +409,7 @@ async fn inspect_needs_the_rights_of_locks_only() {
 #[tokio::test(start_paused = true)]
 async fn inspect_works_in_memory() {
     let locks = LockManager::builder().label("app").in_memory().unwrap();
-    assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| tokio::spawn(locks.lock(NAME).wait(SOON).acquire()))
@@ -429,7 +429,7 @@ async fn inspect_works_in_memory() {
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
-    assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
 
     // A lock that is not renewed has a lease, and is free when it ends.
     let short = locks.lock(NAME).ttl(ms(500)).renew(lock_core::Renew::Never);

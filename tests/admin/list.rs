@@ -55,7 +55,7 @@ async fn list_shows_holders_and_the_number_of_waiters() {
             (&full.key, full.waiters_total)
         );
         assert_eq!(lock.waiters, []);
-        match (lock.name.as_str(), &lock.state) {
+        match (lock.name.as_str(), &lock.status) {
             ("job", LockStatus::Held(holder)) => {
                 assert_eq!(lock.waiters_total, 1);
                 assert_eq!(holder.token, held.fencing_token());

@@ -50,7 +50,7 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
     );
     let info = operator.inspect(NAME).await.unwrap();
     assert_eq!(
-        blocked_text(&info.state),
+        blocked_text(&info.status),
         "revoked by ops@host: stuck import"
     );
 
@@ -300,7 +300,7 @@ async fn release_works_in_memory() {
     assert_eq!(revoked.free_in, ttl);
     assert!(held.is_lost());
     let info = locks.inspect(NAME).await.unwrap();
-    assert_eq!(blocked_text(&info.state), "revoked by ops: x");
+    assert_eq!(blocked_text(&info.status), "revoked by ops: x");
     let revoked_at = tokio::time::Instant::now();
     let next = waiter.await.unwrap().unwrap();
     let took = revoked_at.elapsed();
@@ -313,7 +313,7 @@ async fn release_works_in_memory() {
     assert!(freed.granted && next.is_lost());
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(next.release().await.unwrap_err().is_lost());
-    assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
 
     // A lease that ends by itself is kept as it is.
     let short = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
@@ -341,7 +341,7 @@ async fn waiter_that_has_not_read_its_grant_is_told_too() {
         let next = locks.lock(NAME).wait(LONG).acquire().await.unwrap();
         assert!(told.is_lost(), "now: {now}");
         drop((told, next));
-        assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+        assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
     }
 }
 

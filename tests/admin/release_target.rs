@@ -52,7 +52,7 @@ async fn expect_token_protects_the_next_holder() {
         }
         let freed = admin.force_release(NAME).expect_token(token).now();
         assert_eq!(freed.await.unwrap().previous, None);
-        assert_eq!(locks.inspect(NAME).await.unwrap().state, LockStatus::Free);
+        assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
         drop(held);
     }
 }
@@ -89,7 +89,7 @@ async fn is_kept(locks: &LockManager, seen: &LockInfo) {
     }
     let after = locks.inspect(NAME).await.unwrap();
     assert!(
-        has_same_state(&before.state, &after.state),
+        has_same_state(&before.status, &after.status),
         "{before:?} {after:?}"
     );
 }
@@ -127,7 +127,7 @@ async fn expect_unchanged_protects_the_next_holder() {
         // The lock that was seen is revoked by now.
         is_kept(&locks, &listed).await;
         let blocked = inspect().await;
-        assert!(matches!(blocked.state, LockStatus::Blocked { .. }));
+        assert!(matches!(blocked.status, LockStatus::Blocked { .. }));
         let release = || locks.admin().force_release(NAME).expect_unchanged(&blocked);
         release().await.unwrap();
         release().now().await.unwrap();

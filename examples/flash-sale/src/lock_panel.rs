@@ -26,7 +26,7 @@ pub(crate) struct LockPanel {
 
 impl LockPanel {
     pub(crate) fn new(info: &LockInfo, model: &Model) -> Self {
-        let (holder, lease, left) = match &info.state {
+        let (holder, lease, left) = match &info.status {
             LockStatus::Free => ("Free".to_owned(), String::new(), 0),
             LockStatus::Held(holder) => {
                 let by = model.holder_of(holder.token.map(u64::from));

@@ -10,7 +10,7 @@ use super::subject::{NAME, Subject, WAIT, free_at_once, granted_within, within};
 /// Any manager sees the holder and the waiters, in their order.
 pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
     assert_eq!(
-        s.second.inspect(NAME).await.unwrap().state,
+        s.second.inspect(NAME).await.unwrap().status,
         LockStatus::Free
     );
     let held = s
@@ -94,7 +94,10 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
         "{revoked:?}"
     );
     let info = s.first.inspect(NAME).await.unwrap();
-    assert!(matches!(info.state, LockStatus::Blocked { .. }), "{info:?}");
+    assert!(
+        matches!(info.status, LockStatus::Blocked { .. }),
+        "{info:?}"
+    );
     within(ttl / 3 + AT_ONCE, held.lost()).await;
     let reason = held.loss_reason().expect("the lock is lost");
     assert_eq!(reason.to_string(), "revoked by ops");

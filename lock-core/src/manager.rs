@@ -416,10 +416,10 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets whether events show the template of a lock's name in place of its key. Use it when keys have
-    /// personal data. Errors still have the key. Defaults to `false`.
-    pub fn redact_keys(mut self, redact: bool) -> Self {
-        self.settings.redact_keys = redact;
+    /// Makes events show the template of a lock's name in place of its key. Use it when keys contain personal data.
+    /// Errors still contain the key. By default, events show the key.
+    pub fn redact_keys(mut self) -> Self {
+        self.settings.redact_keys = true;
         self
     }
 

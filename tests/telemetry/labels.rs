@@ -59,7 +59,7 @@ fn redacted_keys_are_in_no_event() {
         let observed = Arc::clone(&seen);
         let builder =
             LockManager::builder()
-                .redact_keys(true)
+                .redact_keys()
                 .observer(move |event: &LockEvent<'_>| {
                     let text = format!("{event:?}\n");
                     observed.lock().unwrap().push_str(&text);

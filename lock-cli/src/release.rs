@@ -62,7 +62,6 @@ pub(crate) async fn run(
         .admin()
         .force_release(args.name.as_str())
         .by(args.by.clone().unwrap_or_else(operator))
-        .foreign(args.foreign)
         // The lock that the user has seen, and not that of the next holder.
         .expect_unchanged(&lock);
     if let Some(token) = args.token {
@@ -71,8 +70,11 @@ pub(crate) async fn run(
     if let Some(reason) = &args.reason {
         request = request.reason(reason);
     }
+    if args.foreign {
+        request = request.remove_foreign();
+    }
     if args.now {
-        request = request.now();
+        request = request.free_at_once();
     }
     let released = request
         .await

@@ -75,7 +75,7 @@ pub struct Admin {
 
 impl Admin {
     /// Reads a lock as [`LockManager::inspect`] does, and identifies the value of another library that
-    /// is a hash, as Redisson's locks are. So [`foreign`](crate::ForceRelease::foreign) together with
+    /// is a hash, as Redisson's locks are. So [`remove_foreign`](crate::ForceRelease::remove_foreign) together with
     /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged) removes only this hash. A manager in the dialect
     /// [`Redisson`](crate::Dialect::Redisson) identifies its locks only: inspect other hashes with a manager in
     /// another dialect.
@@ -144,8 +144,8 @@ impl Admin {
     /// third of its ttl later, and with [`Renew::Every`](crate::Renew::Every) at most half): its lock is lost, and
     /// [`loss_reason`](crate::LockGuard::loss_reason) returns the operator and the reason. A holder
     /// that does not renew learns of it when its lease ends. The waiters get the lock when the old
-    /// lease ends. [`now`](ForceRelease::now) frees the key at once. Readers, and holders of permits, all lose the
-    /// lock.
+    /// lease ends. [`free_at_once`](ForceRelease::free_at_once) frees the key at once. Readers, and holders of permits,
+    /// all lose the lock.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -191,7 +191,12 @@ async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
         assert_kept(&locks.inspect(NAME).await.unwrap(), Kind::Exclusive);
         let page = locks.admin().list("*").await.unwrap();
         assert_kept(&page.locks[0], Kind::Exclusive);
-        locks.admin().force_release(NAME).now().await.unwrap();
+        locks
+            .admin()
+            .force_release(NAME)
+            .free_at_once()
+            .await
+            .unwrap();
 
         let of_two = |weight| locks.lock(NAME).permits(2).weight(weight);
         keep(of_two(1)).await;
@@ -234,7 +239,7 @@ async fn error_of_a_lock_that_min_hold_keeps_says_so() {
         locks
             .admin()
             .force_release(name.as_str())
-            .now()
+            .free_at_once()
             .await
             .unwrap();
         let _held = request().ttl(LONG).acquire().await.unwrap();

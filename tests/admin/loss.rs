@@ -80,7 +80,12 @@ async fn renewal_tells_why_the_lock_is_lost() {
             panic!("{found:?}");
         };
         assert_eq!((&*by, told.as_deref()), ("ops@host", reason));
-        locks.admin().force_release(NAME).now().await.unwrap();
+        locks
+            .admin()
+            .force_release(NAME)
+            .free_at_once()
+            .await
+            .unwrap();
     }
     // The default operator is the manager.
     let held = acquire().await;
@@ -206,7 +211,12 @@ async fn locks_of_other_dialects_tell_the_reason() {
             reason.ends_with("the label of its holder"),
             "{dialect}: {reason}"
         );
-        locks.admin().force_release(NAME).now().await.unwrap();
+        locks
+            .admin()
+            .force_release(NAME)
+            .free_at_once()
+            .await
+            .unwrap();
     }
 }
 
@@ -224,10 +234,20 @@ async fn holder_in_memory_learns_the_reason() {
         .unwrap();
     held.lost().await;
     assert_eq!(held.loss_reason().unwrap().to_string(), "revoked by ops: x");
-    locks.admin().force_release(NAME).now().await.unwrap();
+    locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
 
     let held = locks.lock(NAME).acquire().await.unwrap();
-    locks.admin().force_release(NAME).now().await.unwrap();
+    locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert_eq!(held.loss_reason(), Some(LossReason::Removed));
     let held = locks
         .lock(NAME)

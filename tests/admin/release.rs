@@ -129,7 +129,12 @@ async fn now_hands_over_at_once() {
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let first = start_waiter(&server, operator.lock(NAME).wait(SOON), 1).await;
     let second = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;
-    let released = operator.admin().force_release(NAME).now().await.unwrap();
+    let released = operator
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(released.granted);
     assert_eq!(released.free_in, Duration::ZERO);
     assert_eq!(released.previous.unwrap().token, held.fencing_token());
@@ -143,7 +148,12 @@ async fn now_hands_over_at_once() {
 
     // Without a waiter the key is free.
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
-    let released = operator.admin().force_release(NAME).now().await.unwrap();
+    let released = operator
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(!released.granted && !exists(&server, KEY));
     drop(held);
 }
@@ -155,8 +165,8 @@ async fn release_of_a_free_lock_changes_nothing() {
     for locks in [server_locks, LockManager::in_memory()] {
         for release in [
             locks.admin().force_release(NAME),
-            locks.admin().force_release(NAME).now(),
-            locks.admin().force_release(NAME).foreign(true),
+            locks.admin().force_release(NAME).free_at_once(),
+            locks.admin().force_release(NAME).remove_foreign(),
         ] {
             let released = release.await.unwrap();
             assert_eq!((released.previous, released.granted), (None, false));
@@ -193,7 +203,12 @@ async fn lock_without_an_expiry_is_only_freed_at_once() {
     let error = locks.admin().force_release(NAME).await.unwrap_err();
     assert!(matches!(error, AdminError::NoExpiry { .. }), "{error}");
     assert_eq!(value(&server), before);
-    locks.admin().force_release(NAME).now().await.unwrap();
+    locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(!exists(&server, KEY));
     drop(held);
 }
@@ -226,7 +241,12 @@ async fn now_passes_many_dead_waiters() {
     }
     server.cli(&crowd);
     let waiter = start_waiter(&server, locks.lock(NAME).wait(SOON), 351).await;
-    let released = locks.admin().force_release(NAME).now().await.unwrap();
+    let released = locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(released.granted);
     assert_eq!(released.previous.unwrap().token, held.fencing_token());
     granted(AT_ONCE, waiter).await.release().await.unwrap();
@@ -250,7 +270,12 @@ async fn release_works_on_a_server_without_memory() {
             .previous
             .is_some()
     );
-    locks.admin().force_release(NAME).now().await.unwrap();
+    locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(!exists(&server, KEY));
     drop(held);
 }
@@ -269,7 +294,7 @@ async fn release_without_the_rights_is_an_error() {
     assert!(reader.holder(NAME).await.unwrap().is_some());
     for release in [
         reader.admin().force_release(NAME),
-        reader.admin().force_release(NAME).now(),
+        reader.admin().force_release(NAME).free_at_once(),
     ] {
         let Err(AdminError::Lock(error)) = release.await else {
             panic!("the user has no right");
@@ -309,7 +334,12 @@ async fn release_works_in_memory() {
 
     let waiter = tokio::spawn(locks.lock(NAME).wait(LONG).acquire());
     tokio::time::sleep(ms(100)).await;
-    let freed = locks.admin().force_release(NAME).now().await.unwrap();
+    let freed = locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     assert!(freed.granted && next.is_lost());
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(next.release().await.unwrap_err().is_lost());
@@ -334,7 +364,7 @@ async fn waiter_that_has_not_read_its_grant_is_told_too() {
         tokio::time::sleep(ms(100)).await;
         drop(held);
         let request = locks.admin().force_release(NAME);
-        let request = if now { request.now() } else { request };
+        let request = if now { request.free_at_once() } else { request };
         let revoked = request.await.unwrap();
         assert!(revoked.previous.is_some(), "the waiter has the lock");
         let told = waiter.await.unwrap().unwrap();
@@ -362,7 +392,12 @@ async fn released_readers_and_permits_learn_of_it_in_memory() {
     let locks = LockManager::in_memory();
     let request = || locks.lock(NAME).read();
     let readers = [request().await.unwrap(), request().await.unwrap()];
-    locks.admin().force_release(NAME).now().await.unwrap();
+    locks
+        .admin()
+        .force_release(NAME)
+        .free_at_once()
+        .await
+        .unwrap();
     for reader in &readers {
         lost_in_time(reader).await;
     }

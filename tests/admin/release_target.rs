@@ -25,7 +25,7 @@ async fn expect_token_protects_the_next_holder() {
         let admin = locks.admin();
         for now in [false, true] {
             let release = admin.force_release(NAME).expect_token(seen);
-            let release = if now { release.now() } else { release };
+            let release = if now { release.free_at_once() } else { release };
             let error = release.clone().await.unwrap_err();
             assert!(
                 matches!(error, AdminError::Changed { now: None, .. }),
@@ -50,7 +50,7 @@ async fn expect_token_protects_the_next_holder() {
             assert_eq!(revoked.previous.and_then(|holder| holder.token), previous);
             assert!(revoked.free_in > Duration::ZERO);
         }
-        let freed = admin.force_release(NAME).expect_token(token).now();
+        let freed = admin.force_release(NAME).expect_token(token).free_at_once();
         assert_eq!(freed.await.unwrap().previous, None);
         assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
         drop(held);
@@ -71,9 +71,9 @@ async fn is_kept(locks: &LockManager, seen: &LockInfo) {
     let release = locks.admin().force_release(NAME).expect_unchanged(seen);
     for (release, removes_foreign) in [
         (release.clone(), false),
-        (release.clone().now(), false),
-        (release.clone().foreign(true), true),
-        (release.now().foreign(true), true),
+        (release.clone().free_at_once(), false),
+        (release.clone().remove_foreign(), true),
+        (release.free_at_once().remove_foreign(), true),
     ] {
         let error = release.await.unwrap_err();
         let now = match &error {
@@ -130,7 +130,7 @@ async fn expect_unchanged_protects_the_next_holder() {
         assert!(matches!(blocked.status, LockStatus::Blocked { .. }));
         let release = || locks.admin().force_release(NAME).expect_unchanged(&blocked);
         release().await.unwrap();
-        release().now().await.unwrap();
+        release().free_at_once().await.unwrap();
         drop(second);
         // Freed, and held by another holder: the next holder keeps it.
         let third = acquire().await.unwrap();
@@ -189,7 +189,11 @@ async fn expect_unchanged_compares_foreign_values() {
                 is_kept(&locks, &seen).await;
                 continue;
             }
-            let release = locks.admin().force_release(NAME).now().foreign(true);
+            let release = locks
+                .admin()
+                .force_release(NAME)
+                .free_at_once()
+                .remove_foreign();
             release.expect_unchanged(&seen).await.unwrap();
             assert!(!exists(&server, KEY), "{command:?}");
         }
@@ -206,7 +210,7 @@ async fn hash_is_removed_only_if_it_was_identified() {
     let stats = server.cli(&["INFO", "commandstats"]);
     assert!(!stats.text().contains("cmdstat_dump:"), "{}", stats.text());
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
-    let error = release.foreign(true).await.unwrap_err();
+    let error = release.remove_foreign().await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid setting `expect_unchanged` (`a hash that was not identified`): pass the result of \
@@ -215,7 +219,7 @@ async fn hash_is_removed_only_if_it_was_identified() {
     let seen = locks.admin().inspect(NAME).await.unwrap();
     server.cli(&["HSET", KEY, "uuid-a:1", "2"]);
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
-    let error = release.foreign(true).await.unwrap_err();
+    let error = release.remove_foreign().await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "the lock changed hands, and nothing was released: the key holds a hash, as Redisson's locks are; \
@@ -234,7 +238,7 @@ async fn what_was_seen_of_another_lock_is_refused() {
     server.cli(&["SET", &format!("lock:{other}"), "1"]);
     let seen = locks.admin().inspect(other).await.unwrap();
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
-    let error = release.foreign(true).await.unwrap_err();
+    let error = release.remove_foreign().await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "invalid setting `expect_unchanged` (`other\\u{1b}[31m`): pass what was seen of the lock that is \
@@ -242,7 +246,7 @@ async fn what_was_seen_of_another_lock_is_refused() {
     );
     assert!(exists(&server, KEY));
     let release = locks.admin().force_release(other).expect_unchanged(&seen);
-    release.foreign(true).await.unwrap();
+    release.remove_foreign().await.unwrap();
 }
 
 /// Other libraries' values have no owner that a revocation could replace.
@@ -260,7 +264,10 @@ async fn foreign_values_are_removed_only_on_demand() {
     ] {
         server.cli(command);
         let before = server.cli(&["DUMP", KEY]);
-        for release in [admin.force_release(NAME), admin.force_release(NAME).now()] {
+        for release in [
+            admin.force_release(NAME),
+            admin.force_release(NAME).free_at_once(),
+        ] {
             let error = release.await.unwrap_err();
             assert!(
                 matches!(error, AdminError::Foreign { .. }),
@@ -269,7 +276,10 @@ async fn foreign_values_are_removed_only_on_demand() {
             assert!(!error.to_string().contains('\u{1b}'), "{error}");
         }
         let token: FencingToken = "1".parse().unwrap();
-        let expecting = admin.force_release(NAME).foreign(true).expect_token(token);
+        let expecting = admin
+            .force_release(NAME)
+            .remove_foreign()
+            .expect_token(token);
         assert!(matches!(expecting.await, Err(AdminError::Changed { .. })));
         assert_eq!(server.cli(&["DUMP", KEY]), before);
         // A waiter behind a value with an expiry gets the lock at once.
@@ -277,7 +287,7 @@ async fn foreign_values_are_removed_only_on_demand() {
         if command.contains(&"PX") {
             waiter = Some(start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await);
         }
-        let removed = admin.force_release(NAME).foreign(true).await.unwrap();
+        let removed = admin.force_release(NAME).remove_foreign().await.unwrap();
         assert_eq!(
             (removed.granted, removed.free_in),
             (waiter.is_some(), ms(0))
@@ -300,7 +310,7 @@ async fn foreign_value_that_changed_meanwhile_is_kept() {
     let locks = connect_to(&proxy.url()).await;
     // The reply with the digest of the first value travels while another client replaces the value.
     proxy.delay(Direction::ToClient, ms(300));
-    let removing = locks.admin().force_release(NAME).foreign(true);
+    let removing = locks.admin().force_release(NAME).remove_foreign();
     let removing = tokio::spawn(removing.into_future());
     let was_read = |server: &RedisServer| {
         let stats = server.cli(&["INFO", "commandstats"]);
@@ -336,7 +346,12 @@ async fn locks_of_other_dialects_are_revoked() {
         lost_in_time(&held).await;
         assert!(exists(&server, KEY), "{dialect}");
         drop(held);
-        let freed = locks.admin().force_release(NAME).now().await.unwrap();
+        let freed = locks
+            .admin()
+            .force_release(NAME)
+            .free_at_once()
+            .await
+            .unwrap();
         assert_eq!(freed.previous, None);
     }
     // A deadline has no owner.

@@ -25,7 +25,7 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
         assert!(operator.holder(NAME).await?.is_some());
         assert_eq!(operator.admin().list("*").await?.locks.len(), 1);
         operator.admin().force_release(NAME).await?;
-        let released = operator.admin().force_release(NAME).now().await?;
+        let released = operator.admin().force_release(NAME).free_at_once().await?;
         assert_eq!(released.granted, waits);
         if let Some(waiter) = waiter {
             granted(SOON, waiter).await.release().await.unwrap();
@@ -41,15 +41,19 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
         .unwrap();
     let waiter = start_waiter(server, locks.lock(NAME).read().wait(SOON), 1).await;
     assert!(operator.holder(NAME).await?.is_some());
-    let released = operator.admin().force_release(NAME).now().await?;
+    let released = operator.admin().force_release(NAME).free_at_once().await?;
     assert!(released.granted);
     granted(SOON, waiter).await.release().await.unwrap();
     drop(held);
     server.cli(&["SET", KEY, "theirs", "PX", "60000"]);
-    operator.admin().force_release(NAME).foreign(true).await?;
+    operator
+        .admin()
+        .force_release(NAME)
+        .remove_foreign()
+        .await?;
     server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
     let seen = operator.admin().inspect(NAME).await?;
-    let release = operator.admin().force_release(NAME).foreign(true);
+    let release = operator.admin().force_release(NAME).remove_foreign();
     release.expect_unchanged(&seen).await?;
     Ok(())
 }

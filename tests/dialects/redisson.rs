@@ -195,7 +195,11 @@ async fn holder_is_shown_without_its_token() {
     );
     let mut subscriber = subscriber(&server);
     let seen = locks.admin().inspect(NAME).await.unwrap();
-    let request = locks.admin().force_release(NAME).foreign(true).now();
+    let request = locks
+        .admin()
+        .force_release(NAME)
+        .remove_foreign()
+        .free_at_once();
     request.expect_unchanged(&seen).await.unwrap();
     assert!(!exists(&server, KEY));
     assert_eq!(message(&mut subscriber), "0", "waiters in Java learn of it");
@@ -212,7 +216,7 @@ async fn operators_list_the_locks_only() {
     let names: Vec<_> = page.locks.iter().map(|lock| lock.name.as_str()).collect();
     assert_eq!(names, [NAME]);
     // The holder has the last token of the counter.
-    let force = || locks.admin().force_release(NAME).now();
+    let force = || locks.admin().force_release(NAME).free_at_once();
     let token = held.fencing_token().unwrap();
     server.cli(&["INCR", TOKEN]);
     let changed = force().expect_token(token).await.unwrap_err();

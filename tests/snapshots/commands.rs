@@ -441,18 +441,25 @@ impl Scene {
             .await;
         let _ = forced;
         self.step("force_release of what was seen");
-        let _ = admin.force_release("watched").now().await;
+        let _ = admin.force_release("watched").free_at_once().await;
         self.step("force_release, now");
         let _ = held.release().await;
         let held = self.other_holds("other").await;
         if let Some(token) = held.fencing_token() {
-            let forced = admin.force_release("other").expect_token(token).now();
+            let forced = admin
+                .force_release("other")
+                .expect_token(token)
+                .free_at_once();
             let _ = forced.await;
             self.step("force_release with a token");
         }
         let _ = held.release().await;
         self.recorder.server.cli(&["SET", "lock:foreign", "x"]);
-        let _ = admin.force_release("foreign").foreign(true).now().await;
+        let _ = admin
+            .force_release("foreign")
+            .remove_foreign()
+            .free_at_once()
+            .await;
         self.step("force_release of a foreign value");
     }
 

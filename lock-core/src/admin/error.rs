@@ -37,7 +37,7 @@ pub enum AdminError {
     /// [`DeadlineGetset`](crate::Dialect::DeadlineGetset). Neither can be revoked.
     #[error(
         "key `{}` holds {found}, which is no lock of this library, and was not changed; \
-         `foreign(true)` removes it at once",
+         `remove_foreign()` removes it at once",
         escaped(key)
     )]
     #[non_exhaustive]
@@ -49,7 +49,7 @@ pub enum AdminError {
     },
     /// The key has no expiry, so a revoked lock would never be free.
     #[error(
-        "lock `{}` has no expiry, so a revocation would never end; `now()` frees it at once",
+        "lock `{}` has no expiry, so a revocation would never end; `free_at_once()` frees it",
         escaped(key)
     )]
     #[non_exhaustive]

@@ -58,8 +58,8 @@ impl ForceRelease {
     }
 
     /// Sets who releases the lock, in at most 40 bytes. The holder and other operators see it after a revocation.
-    /// After [`now`](Self::now) only the event [`Revoked`](crate::telemetry::LockEvent::Revoked) has it. Defaults to
-    /// the manager's label.
+    /// After [`free_at_once`](Self::free_at_once) only the event [`Revoked`](crate::telemetry::LockEvent::Revoked) has
+    /// it. Defaults to the manager's label.
     pub fn by(mut self, by: impl Into<String>) -> Self {
         self.by = Some(by.into());
         self
@@ -110,19 +110,15 @@ impl ForceRelease {
     /// resource that checks the
     /// [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which keeps
     /// exclusion.
-    pub fn now(mut self) -> Self {
+    pub fn free_at_once(mut self) -> Self {
         self.mode = ForceMode::Now;
         self
     }
 
-    /// Sets whether to remove the value of another library. Such a value cannot be revoked: its key
-    /// is deleted at once, if it still holds the same value. Defaults to `false`, which refuses it.
-    pub fn foreign(mut self, remove: bool) -> Self {
-        self.foreign = if remove {
-            ForeignValues::Remove
-        } else {
-            ForeignValues::Keep
-        };
+    /// Also removes the value of another library. Such a value cannot be revoked, so its key is deleted at once if it
+    /// still holds the same value. By default, the release fails with [`AdminError::Foreign`].
+    pub fn remove_foreign(mut self) -> Self {
+        self.foreign = ForeignValues::Remove;
         self
     }
 

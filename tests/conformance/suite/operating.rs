@@ -114,9 +114,13 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
 /// A lock that is released at once is free, and its holder loses it.
 pub(crate) async fn force_release_now_frees_the_lock(s: &Subject) {
     let held = s.first.lock(NAME).ttl(s.ttl()).acquire().await.unwrap();
-    let request = s.second.admin().force_release(NAME).now();
-    let remove = !s.capabilities.is_owner_unique();
-    let released = request.foreign(remove).await.unwrap();
+    let request = s.second.admin().force_release(NAME).free_at_once();
+    let request = if s.capabilities.is_owner_unique() {
+        request
+    } else {
+        request.remove_foreign()
+    };
+    let released = request.await.unwrap();
     assert_eq!(released.free_in.as_millis(), 0);
     let next = free_at_once(&s.second).await;
     within(s.ttl() + AT_ONCE, held.lost()).await;

@@ -53,7 +53,7 @@ async fn revoked(proof: &mut Proof, server: &RedisServer) {
     proof
         .metric("distributed_lock.losses", &[("reason", "revoked")])
         .await;
-    admin.force_release(NAME).now().await.unwrap();
+    admin.force_release(NAME).free_at_once().await.unwrap();
     proof
         .metric("distributed_lock.revocations", &[("mode", "now")])
         .await;

@@ -46,7 +46,7 @@ pub(crate) async fn run(
     let locks = connect::manager(global, None, output).await?;
     let lock = if args.foreign {
         // Identifies a hash too, which needs one right more.
-        let lock = locks.admin().inspect(args.name.as_str()).await;
+        let lock = locks.admin().inspect_foreign(args.name.as_str()).await;
         lock.map_err(|error| connect::failure(global, &error))?
     } else {
         show::inspect(&locks, &args.name, global).await?

@@ -206,7 +206,8 @@ impl Job<'_> {
         let names = &self.args.names;
         let of_error = |name: &&String| error.key() == Some(&self.key(name));
         let name = names.iter().find(of_error).unwrap_or(&names[0]);
-        let inspecting = locks.inspect(name.as_str());
+        let admin = locks.admin();
+        let inspecting = admin.inspect(name.as_str());
         let lock = tokio::select! {
             biased;
             signal = signals.end_of_wait() => return Ok(ended_by(signal)),

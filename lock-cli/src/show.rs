@@ -49,7 +49,7 @@ pub(crate) async fn inspect(
     name: &str,
     global: &GlobalArgs,
 ) -> Result<LockInfo, Failure> {
-    let reply = locks.inspect(name).await;
+    let reply = locks.admin().inspect(name).await;
     reply.map_err(|error| connect::failure(global, &error))
 }
 

@@ -19,44 +19,23 @@ pub use self::list::{Cursor, ListLocks, LockPage, MissingNode};
 pub use self::release::{ForceRelease, Revocation};
 
 impl LockManager {
-    /// Reads a lock: its holder, and its waiters in the order in which they get the lock.
-    ///
-    /// This is one read-only command. The lock may have changed when the reply arrives, so use it for
-    /// people and for monitoring. To act on the result, pass it to
-    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged); [`Admin::inspect`] also identifies
-    /// the hashes of other libraries. The name is read in the manager's
-    /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an
-    /// owner are found too.
-    ///
-    /// # Errors
-    /// - [`LockError::InvalidName`] when the name is invalid.
-    /// - [`LockError::Backend`] when the server does not reply within the command timeout, or when the
-    ///   user may not read the lock.
-    /// - [`LockError::NoQuorum`] when too few servers of a quorum reply.
-    /// - [`LockError::ForeignKey`] when the queue of the lock has another type.
-    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
-    /// - [`LockError::Forked`] in a forked child.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect on any lock.
-    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
-        let inner = self.inner();
-        inner.inspect(name.into(), InspectDetail::Short).await
-    }
-
     /// Returns the holder of a lock. Returns `None` when the lock is free, kept or blocked, and when the key
     /// holds something that is not a lock. When several hold the lock, it has the label of the first one.
     ///
+    /// This is one read-only command, which needs no right beyond those of locks. The lock may have changed when the
+    /// reply arrives, so use it for people and for monitoring. [`Admin::inspect`] also reads the waiters.
+    ///
     /// # Errors
-    /// As [`inspect`](Self::inspect).
+    /// As [`Admin::inspect`].
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on any lock.
     pub async fn holder(&self, name: impl Into<LockName>) -> Result<Option<HolderInfo>, LockError> {
-        Ok(self.inspect(name).await?.into_holder())
+        let info = self.admin().inspect(name).await?;
+        Ok(info.into_holder())
     }
 
-    /// Returns the operations of operators: they list locks, and take locks from their holders.
+    /// Returns the operations of operators: they inspect and list locks, and take locks from their holders.
     ///
     /// They are apart from the manager, so that a review finds their uses with one search.
     #[must_use]
@@ -74,20 +53,55 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Reads a lock as [`LockManager::inspect`] does, and identifies the value of another library that
-    /// is a hash, as Redisson's locks are. So [`remove_foreign`](crate::ForceRelease::remove_foreign) together with
-    /// [`expect_unchanged`](crate::ForceRelease::expect_unchanged) removes only this hash. A manager in the dialect
+    /// Reads a lock: its holder, and its waiters in the order in which they get the lock.
+    ///
+    /// This is one read-only command, which needs no right beyond those of locks. The lock may have changed when the
+    /// reply arrives, so use it for people and for monitoring. To act on the result, pass it to
+    /// [`expect_unchanged`](ForceRelease::expect_unchanged). The name is read in the manager's
+    /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an owner are found too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::LockError> {
+    /// # let locks = lock_core::LockManager::in_memory();
+    /// let _held = locks.lock("order:42").acquire().await?;
+    /// let info = locks.admin().inspect("order:42").await?;
+    /// assert!(info.holder().is_some());
+    /// assert_eq!(info.waiters_total, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`LockError::InvalidName`] when the name is invalid.
+    /// - [`LockError::Backend`] when the server does not reply within the command timeout, or when the
+    ///   user may not read the lock.
+    /// - [`LockError::NoQuorum`] when too few servers of a quorum reply.
+    /// - [`LockError::ForeignKey`] when the queue of the lock has another type.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime.
+    /// - [`LockError::Forked`] in a forked child.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on any lock.
+    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
+        let inner = &self.inner;
+        inner.inspect(name.into(), InspectDetail::Short).await
+    }
+
+    /// Reads a lock as [`inspect`](Self::inspect) does, and identifies the value of another library that is a hash, as
+    /// Redisson's locks are. [`remove_foreign`](ForceRelease::remove_foreign) together with
+    /// [`expect_unchanged`](ForceRelease::expect_unchanged) then removes only this hash. A manager in the dialect
     /// [`Redisson`](crate::Dialect::Redisson) identifies its locks only: inspect other hashes with a manager in
     /// another dialect.
     ///
     /// For a hash, the server reads all of it, and the user needs the right `+dump`.
     ///
     /// # Errors
-    /// As [`LockManager::inspect`].
+    /// As [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on any lock.
-    pub async fn inspect(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
+    pub async fn inspect_foreign(&self, name: impl Into<LockName>) -> Result<LockInfo, LockError> {
         let inner = &self.inner;
         inner.inspect(name.into(), InspectDetail::Digest).await
     }
@@ -152,7 +166,7 @@ impl Admin {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = lock_core::LockManager::in_memory();
     /// # let _held = locks.lock("import").acquire().await?;
-    /// let seen = locks.inspect("import").await?;
+    /// let seen = locks.admin().inspect("import").await?;
     /// if seen.holder().is_some() {
     ///     let request = locks.admin().force_release("import").reason("stuck import");
     ///     let revoked = request.expect_unchanged(&seen).await?;
@@ -170,7 +184,7 @@ impl Admin {
     /// - [`AdminError::Foreign`] when the key holds the value of another library, or a lock in the dialect
     ///   [`DeadlineGetset`](crate::Dialect::DeadlineGetset), which has no owner.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
-    /// - [`AdminError::Lock`] with the errors of [`LockManager::inspect`], and with
+    /// - [`AdminError::Lock`] with the errors of [`inspect`](Self::inspect), and with
     ///   [`LockError::InvalidSetting`] when `expect_unchanged` got what was seen of another lock, or when
     ///   a hash is to be removed that was not identified.
     ///

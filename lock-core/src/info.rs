@@ -18,7 +18,7 @@ use lock_protocol::revocation::parse_revoked;
 use lock_protocol::wire::{KEPT, QueueEntry, escaped, label_tag, tidy_label};
 
 /// A lock and its waiters at one moment. Returned by
-/// [`LockManager::inspect`](crate::LockManager::inspect) and, without the waiters, in a
+/// [`Admin::inspect`](crate::Admin::inspect) and, without the waiters, in a
 /// [`LockPage`](crate::LockPage).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,7 +42,7 @@ pub struct LockInfo {
     /// let locks = LockManager::in_memory();
     /// let one = locks.lock("stock:7").read().acquire().await?;
     /// let two = locks.lock("stock:7").read().acquire().await?;
-    /// let info = locks.inspect("stock:7").await?;
+    /// let info = locks.admin().inspect("stock:7").await?;
     /// assert_eq!(info.holders.len(), 2);
     /// assert!(info.holders.iter().all(|holder| holder.is_this_manager));
     /// # drop((one, two));
@@ -60,7 +60,7 @@ pub struct LockInfo {
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
     /// let held = locks.lock("mailer").permits(4).weight(3).acquire().await?;
-    /// let info = locks.inspect("mailer").await?;
+    /// let info = locks.admin().inspect("mailer").await?;
     /// assert_eq!(info.holders_total, 3);
     /// assert_eq!(info.holders.len(), 1);
     /// held.release().await
@@ -116,7 +116,7 @@ pub enum LockStatus {
     /// let locks = LockManager::in_memory();
     /// let request = locks.lock("nightly").min_hold(Duration::from_secs(10));
     /// request.acquire().await?.release().await?;
-    /// let info = locks.inspect("nightly").await?;
+    /// let info = locks.admin().inspect("nightly").await?;
     /// assert!(matches!(info.status, LockStatus::Kept { .. }));
     /// assert_eq!(info.holder(), None);
     /// # Ok(())

@@ -30,7 +30,7 @@ async fn inspect_shows_queue_in_order() {
         let locks = labelled(&server, &format!("waiter-{number}")).await;
         waiting.push(start_waiter(&server, locks.lock(NAME).wait(SOON), number).await);
     }
-    let info = connect(&server).await.inspect(NAME).await.unwrap();
+    let info = connect(&server).await.admin().inspect(NAME).await.unwrap();
     let expected: Vec<_> = (1..=5).map(|n| format!("waiter-{n}")).collect();
     assert_eq!(labels(&info), expected);
     assert_eq!(info.waiters_total, 5);
@@ -56,13 +56,16 @@ async fn inspect_shows_the_holder_and_its_lease() {
     let server = RedisServer::start();
     let locks = labelled(&server, "web-1").await;
     let other = connect(&server).await;
-    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+    assert_eq!(
+        locks.admin().inspect(NAME).await.unwrap().status,
+        LockStatus::Free
+    );
     assert_eq!(locks.holder(NAME).await.unwrap(), None);
 
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     let longer = ms(30);
     tokio::time::sleep(longer).await;
-    let info = other.inspect(NAME).await.unwrap();
+    let info = other.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.name.as_str(), &*info.key), (NAME, KEY));
     let difference = SystemTime::now().duration_since(info.server_time);
     assert!(difference.is_ok_and(|difference| difference < SOON));
@@ -91,7 +94,7 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
         labelled(&server, "web-2").await,
     );
     for (first, second) in [(first, second), (in_memory(), in_memory())] {
-        let is_one = second.inspect(NAME).await.unwrap().status == LockStatus::Free && {
+        let is_one = second.admin().inspect(NAME).await.unwrap().status == LockStatus::Free && {
             let held = first.lock("probe").acquire().await.unwrap();
             let is_seen = second.lock("probe").try_acquire().await.unwrap().is_none();
             held.release().await.unwrap();
@@ -104,7 +107,7 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
         let heavy = permits(&second).weight(4).acquire().await.unwrap();
         let light = permits(&second).acquire().await.unwrap();
         gone.release().await.unwrap();
-        let info = second.inspect(NAME).await.unwrap();
+        let info = second.admin().inspect(NAME).await.unwrap();
         let shown = info.holder().unwrap();
         assert_eq!(shown.kind, Kind::Permits { of: 8, weight: 1 });
         assert_eq!(
@@ -129,6 +132,7 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
             assert!(info.holders.iter().all(|holder| &*holder.label == "web-2"));
             assert!(
                 !first
+                    .admin()
                     .inspect(NAME)
                     .await
                     .unwrap()
@@ -145,11 +149,11 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
         heavy.release().await.unwrap();
         light.release().await.unwrap();
         let held = second.lock(NAME).acquire().await.unwrap();
-        let info = second.inspect(NAME).await.unwrap();
+        let info = second.admin().inspect(NAME).await.unwrap();
         assert_eq!(info.holders, [info.holder().unwrap().clone()]);
         assert_eq!(info.holders_total, 1);
         held.release().await.unwrap();
-        assert_eq!(second.inspect(NAME).await.unwrap().holders_total, 0);
+        assert_eq!(second.admin().inspect(NAME).await.unwrap().holders_total, 0);
     }
 }
 
@@ -188,7 +192,7 @@ async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
         &LockManager::builder().label("nightly").in_memory().unwrap(),
     ] {
         keep(locks.lock(NAME)).await;
-        assert_kept(&locks.inspect(NAME).await.unwrap(), Kind::Exclusive);
+        assert_kept(&locks.admin().inspect(NAME).await.unwrap(), Kind::Exclusive);
         let page = locks.admin().list("*").await.unwrap();
         assert_kept(&page.locks[0], Kind::Exclusive);
         locks
@@ -201,17 +205,20 @@ async fn inspect_shows_a_released_lock_with_min_hold_as_kept() {
         let of_two = |weight| locks.lock(NAME).permits(2).weight(weight);
         keep(of_two(1)).await;
         let one = Kind::Permits { of: 2, weight: 1 };
-        assert_kept(&locks.inspect(NAME).await.unwrap(), one);
+        assert_kept(&locks.admin().inspect(NAME).await.unwrap(), one);
         // The other permit is held, so the lock has a holder.
         let held = of_two(1).acquire().await.unwrap();
-        let info = locks.inspect(NAME).await.unwrap();
+        let info = locks.admin().inspect(NAME).await.unwrap();
         assert_eq!((info.holders.len(), info.holders_total), (1, 2));
         assert!(info.holder().is_some());
         held.release().await.unwrap();
-        assert_kept(&locks.inspect(NAME).await.unwrap(), one);
+        assert_kept(&locks.admin().inspect(NAME).await.unwrap(), one);
     }
     keep(locks.lock("other").dialect(SET_NX_PX)).await;
-    assert_kept(&locks.inspect("other").await.unwrap(), Kind::Exclusive);
+    assert_kept(
+        &locks.admin().inspect("other").await.unwrap(),
+        Kind::Exclusive,
+    );
 }
 
 /// The holder has released the lock, so no error may say that it holds it.
@@ -300,7 +307,7 @@ async fn inspect_shows_locks_of_other_dialects_and_foreign_values() {
         let LockError::ForeignKey { found: theirs, .. } = refused else {
             panic!("{command:?}: {refused}");
         };
-        let info = locks.inspect(NAME).await.unwrap();
+        let info = locks.admin().inspect(NAME).await.unwrap();
         let LockStatus::Foreign { found, advice, .. } = &info.status else {
             panic!("{command:?}: {info:?}");
         };
@@ -346,7 +353,7 @@ async fn inspect_shows_a_hundred_waiters_and_counts_the_others() {
     server.cli(&crowd);
     server.cli(&["ZREMRANGEBYRANK", QUEUE, "0", "0"]);
     server.cli(&["ZADD", QUEUE, "-1", "secret"]);
-    let info = locks.inspect(NAME).await.unwrap();
+    let info = locks.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.waiters.len(), info.waiters_total), (100, 250));
     assert_eq!(&*info.waiters[0].label, "a waiter of another version");
     let first = &info.waiters[1];
@@ -362,10 +369,10 @@ async fn inspect_shows_a_hundred_waiters_and_counts_the_others() {
 async fn inspect_of_an_invalid_name_or_queue_is_an_error() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    let error = locks.inspect("").await.unwrap_err();
+    let error = locks.admin().inspect("").await.unwrap_err();
     assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
     server.cli(&["LPUSH", QUEUE, "x"]);
-    let error = locks.inspect(NAME).await.unwrap_err();
+    let error = locks.admin().inspect(NAME).await.unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");
 }
 
@@ -396,7 +403,7 @@ async fn inspect_needs_the_rights_of_locks_only() {
     let held = app.lock(NAME).acquire().await.unwrap();
     let waiter = start_waiter(&server, app.lock(NAME).wait(SOON), 1).await;
     eventually_async(SOON, async || {
-        app.inspect(NAME).await.unwrap().waiters_total == 1
+        app.admin().inspect(NAME).await.unwrap().waiters_total == 1
     })
     .await;
     held.release().await.unwrap();
@@ -405,7 +412,7 @@ async fn inspect_needs_the_rights_of_locks_only() {
     server.cli(&["ACL", "SETUSER", "app", "-zrank"]);
     let waiter = app.lock(NAME).acquire().await.unwrap();
     server.cli(&["ZADD", QUEUE, "1", "x"]);
-    let kind = backend_error_kind(app.inspect(NAME).await);
+    let kind = backend_error_kind(app.admin().inspect(NAME).await);
     assert_eq!(kind, lock_core::BackendErrorKind::Permission);
     server.cli(&["DEL", QUEUE]);
     waiter.release().await.unwrap();
@@ -414,13 +421,16 @@ async fn inspect_needs_the_rights_of_locks_only() {
 #[tokio::test(start_paused = true)]
 async fn inspect_works_in_memory() {
     let locks = LockManager::builder().label("app").in_memory().unwrap();
-    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+    assert_eq!(
+        locks.admin().inspect(NAME).await.unwrap().status,
+        LockStatus::Free
+    );
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| tokio::spawn(locks.lock(NAME).wait(SOON).acquire()))
         .collect();
     tokio::time::sleep(ms(1_500)).await;
-    let info = locks.inspect(NAME).await.unwrap();
+    let info = locks.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.waiters.len(), info.waiters_total), (3, 3));
     let holder = info.holder().unwrap();
     assert!(holder.is_this_manager);
@@ -434,7 +444,10 @@ async fn inspect_works_in_memory() {
     for waiter in waiters {
         waiter.await.unwrap().unwrap().release().await.unwrap();
     }
-    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+    assert_eq!(
+        locks.admin().inspect(NAME).await.unwrap().status,
+        LockStatus::Free
+    );
 
     // A lock that is not renewed has a lease, and is free when it ends.
     let short = locks.lock(NAME).ttl(ms(500)).renew(lock_core::Renew::Never);

@@ -49,7 +49,7 @@ async fn list_shows_holders_and_the_number_of_waiters() {
     let expected = BTreeSet::from(["job", "redsync", "settings", "{t}:cart"]);
     assert_eq!((names(&found), found.len()), (expected, 4));
     for lock in &found {
-        let full = other.inspect(lock.name.clone()).await.unwrap();
+        let full = other.admin().inspect(lock.name.clone()).await.unwrap();
         assert_eq!(
             (&lock.key, lock.waiters_total),
             (&full.key, full.waiters_total)

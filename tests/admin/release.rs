@@ -48,7 +48,7 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
         words.ends_with(" revoked by ops@host: stuck import"),
         "{words}"
     );
-    let info = operator.inspect(NAME).await.unwrap();
+    let info = operator.admin().inspect(NAME).await.unwrap();
     assert_eq!(
         blocked_text(&info.status),
         "revoked by ops@host: stuck import"
@@ -260,7 +260,15 @@ async fn release_works_on_a_server_without_memory() {
     let held = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(locks.lock("other").acquire().await.is_err());
-    assert!(locks.inspect(NAME).await.unwrap().holder().is_some());
+    assert!(
+        locks
+            .admin()
+            .inspect(NAME)
+            .await
+            .unwrap()
+            .holder()
+            .is_some()
+    );
     assert!(
         locks
             .admin()
@@ -324,7 +332,7 @@ async fn release_works_in_memory() {
     assert_eq!(revoked.previous.unwrap().token, held.fencing_token());
     assert_eq!(revoked.free_in, ttl);
     assert!(held.is_lost());
-    let info = locks.inspect(NAME).await.unwrap();
+    let info = locks.admin().inspect(NAME).await.unwrap();
     assert_eq!(blocked_text(&info.status), "revoked by ops: x");
     let revoked_at = tokio::time::Instant::now();
     let next = waiter.await.unwrap().unwrap();
@@ -343,7 +351,10 @@ async fn release_works_in_memory() {
     assert!(freed.granted && next.is_lost());
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(next.release().await.unwrap_err().is_lost());
-    assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+    assert_eq!(
+        locks.admin().inspect(NAME).await.unwrap().status,
+        LockStatus::Free
+    );
 
     // A lease that ends by itself is kept as it is.
     let short = locks.lock(NAME).ttl(ttl).renew(Renew::Never);
@@ -371,7 +382,10 @@ async fn waiter_that_has_not_read_its_grant_is_told_too() {
         let next = locks.lock(NAME).wait(LONG).acquire().await.unwrap();
         assert!(told.is_lost(), "now: {now}");
         drop((told, next));
-        assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+        assert_eq!(
+            locks.admin().inspect(NAME).await.unwrap().status,
+            LockStatus::Free
+        );
     }
 }
 

@@ -52,7 +52,10 @@ async fn expect_token_protects_the_next_holder() {
         }
         let freed = admin.force_release(NAME).expect_token(token).free_at_once();
         assert_eq!(freed.await.unwrap().previous, None);
-        assert_eq!(locks.inspect(NAME).await.unwrap().status, LockStatus::Free);
+        assert_eq!(
+            locks.admin().inspect(NAME).await.unwrap().status,
+            LockStatus::Free
+        );
         drop(held);
     }
 }
@@ -67,7 +70,7 @@ fn has_same_state(before: &LockStatus, after: &LockStatus) -> bool {
 
 /// Releases the lock in all ways, which change nothing, since the lock is not what was seen.
 async fn is_kept(locks: &LockManager, seen: &LockInfo) {
-    let before = locks.inspect(NAME).await.unwrap();
+    let before = locks.admin().inspect(NAME).await.unwrap();
     let release = locks.admin().force_release(NAME).expect_unchanged(seen);
     for (release, removes_foreign) in [
         (release.clone(), false),
@@ -87,7 +90,7 @@ async fn is_kept(locks: &LockManager, seen: &LockInfo) {
             before.holder().map(|holder| &holder.label)
         );
     }
-    let after = locks.inspect(NAME).await.unwrap();
+    let after = locks.admin().inspect(NAME).await.unwrap();
     assert!(
         has_same_state(&before.status, &after.status),
         "{before:?} {after:?}"
@@ -109,7 +112,7 @@ async fn expect_unchanged_protects_the_next_holder() {
         (on_server.clone(), Dialect::SetnxExpire),
     ] {
         let acquire = || locks.lock(NAME).dialect(dialect).ttl(SOON).acquire();
-        let inspect = async || locks.inspect(NAME).await.unwrap();
+        let inspect = async || locks.admin().inspect(NAME).await.unwrap();
         let free = inspect().await;
         let first = acquire().await.unwrap();
         let seen_first = inspect().await;
@@ -148,7 +151,7 @@ async fn what_was_seen_shows_no_owner_id() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["SET", KEY, OWNED, "PX", "60000"]);
-    let seen = locks.inspect(NAME).await.unwrap();
+    let seen = locks.admin().inspect(NAME).await.unwrap();
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
     for text in [format!("{seen:?}"), format!("{release:?}")] {
         assert!(!text.contains("00000001"), "{text}");
@@ -182,7 +185,7 @@ async fn expect_unchanged_compares_foreign_values() {
         for other in commands {
             server.cli(&["DEL", KEY]);
             server.cli(command);
-            let seen = locks.admin().inspect(NAME).await.unwrap();
+            let seen = locks.admin().inspect_foreign(NAME).await.unwrap();
             server.cli(&["DEL", KEY]);
             server.cli(other);
             if command != other {
@@ -206,7 +209,7 @@ async fn hash_is_removed_only_if_it_was_identified() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
-    let seen = locks.inspect(NAME).await.unwrap();
+    let seen = locks.admin().inspect(NAME).await.unwrap();
     let stats = server.cli(&["INFO", "commandstats"]);
     assert!(!stats.text().contains("cmdstat_dump:"), "{}", stats.text());
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
@@ -214,9 +217,9 @@ async fn hash_is_removed_only_if_it_was_identified() {
     assert_eq!(
         error.to_string(),
         "invalid setting `expect_unchanged` (`a hash that was not identified`): pass the result of \
-         `admin().inspect(..)`"
+         `admin().inspect_foreign(..)`"
     );
-    let seen = locks.admin().inspect(NAME).await.unwrap();
+    let seen = locks.admin().inspect_foreign(NAME).await.unwrap();
     server.cli(&["HSET", KEY, "uuid-a:1", "2"]);
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
     let error = release.remove_foreign().await.unwrap_err();
@@ -236,7 +239,7 @@ async fn what_was_seen_of_another_lock_is_refused() {
     let other = "other\u{1b}[31m";
     server.cli(&["SET", KEY, "1"]);
     server.cli(&["SET", &format!("lock:{other}"), "1"]);
-    let seen = locks.admin().inspect(other).await.unwrap();
+    let seen = locks.admin().inspect_foreign(other).await.unwrap();
     let release = locks.admin().force_release(NAME).expect_unchanged(&seen);
     let error = release.remove_foreign().await.unwrap_err();
     assert_eq!(

@@ -52,7 +52,7 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
         .remove_foreign()
         .await?;
     server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
-    let seen = operator.admin().inspect(NAME).await?;
+    let seen = operator.admin().inspect_foreign(NAME).await?;
     let release = operator.admin().force_release(NAME).remove_foreign();
     release.expect_unchanged(&seen).await?;
     Ok(())
@@ -111,8 +111,9 @@ async fn inspection_of_a_hash_without_dump_is_refused_only_to_identify_it() {
     let operator = operator(&server, &command).await;
     server.cli(&["HSET", KEY, "uuid-a:1", "1"]);
     assert!(operator.holder(NAME).await.unwrap().is_none());
+    operator.admin().inspect(NAME).await.unwrap();
     let refused = server.cli(&["ACL", "LOG"]);
     assert_eq!(refused, Reply::Array(Vec::new()), "{refused:?}");
-    let kind = backend_error_kind(operator.admin().inspect(NAME).await);
+    let kind = backend_error_kind(operator.admin().inspect_foreign(NAME).await);
     assert_eq!(kind, lock_core::BackendErrorKind::Permission);
 }

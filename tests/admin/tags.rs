@@ -42,7 +42,7 @@ async fn tag_of_the_callers_task_is_shown_to_other_clients() {
     let trace = TRACE_ID.scope("b7ad6b71".to_owned(), waiting.acquire());
     let waiter = tokio::spawn(trace);
     let plain = start_waiter(&server, other.lock(NAME).wait(SOON), 2).await;
-    let info = other.inspect(NAME).await.unwrap();
+    let info = other.admin().inspect(NAME).await.unwrap();
     let holder = info.holder().unwrap();
     assert_eq!(
         (&*holder.label, holder.tag.as_deref()),

@@ -71,7 +71,7 @@ async fn refused_first_line_is_left_out() {
         uses_a_lock(&locks, &server, dialect).await;
         // A script that the handshake does not load.
         let held = locks.lock(NAME).acquire().await.unwrap();
-        locks.inspect(NAME).await.unwrap();
+        locks.admin().inspect(NAME).await.unwrap();
         held.release().await.unwrap();
     }
 }
@@ -129,7 +129,13 @@ async fn older_server_that_has_loaded_no_script_gets_plain_ones() {
         let locks = connect_in(dialect, &proxy.url()).await;
         let held = locks.lock(NAME).acquire().await.unwrap();
         assert!(
-            locks.inspect(NAME).await.unwrap().holder().is_some(),
+            locks
+                .admin()
+                .inspect(NAME)
+                .await
+                .unwrap()
+                .holder()
+                .is_some(),
             "{dialect}"
         );
         held.renew().await.unwrap();

@@ -186,7 +186,7 @@ async fn holder_is_shown_without_its_token() {
     assert_eq!(holder.label(), "a client of another library");
     assert!(!error.to_string().contains(THREAD), "{error}");
     assert!(holder.remaining() > Some(LONG - SLACK));
-    let info = locks.inspect(NAME).await.unwrap();
+    let info = locks.admin().inspect(NAME).await.unwrap();
     assert!(info.holder().unwrap().is_foreign);
     let refused = locks.admin().force_release(NAME).await.unwrap_err();
     assert!(
@@ -194,7 +194,7 @@ async fn holder_is_shown_without_its_token() {
         "{refused}"
     );
     let mut subscriber = subscriber(&server);
-    let seen = locks.admin().inspect(NAME).await.unwrap();
+    let seen = locks.admin().inspect_foreign(NAME).await.unwrap();
     let request = locks
         .admin()
         .force_release(NAME)

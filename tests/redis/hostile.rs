@@ -229,20 +229,20 @@ async fn hostile_reply_to_an_operator_has_its_own_limit() {
     ] {
         let before = stand_in.streamed();
         stand_in.set(replies(&inspections, &answer));
-        let refused = locks.inspect(NAME).await;
+        let refused = locks.admin().inspect(NAME).await;
         assert_broken(
             refused.unwrap_err(),
             "the server sent a reply of more than",
             &answer,
         );
         stand_in.set([]);
-        locks.inspect(NAME).await.unwrap();
+        locks.admin().inspect(NAME).await.unwrap();
         held.renew().await.unwrap();
         assert_not_read(&stand_in, before, OPERATOR_REPLY, &answer);
     }
     // As long as it may be, but no inspection.
     stand_in.set(replies(&inspections, &Answer::Giant(OPERATOR_REPLY - 100)));
-    let kind = backend_error_kind(locks.inspect(NAME).await);
+    let kind = backend_error_kind(locks.admin().inspect(NAME).await);
     assert_eq!(kind, BackendErrorKind::Unsupported);
     stand_in.set([]);
     held.release().await.unwrap();

@@ -422,13 +422,13 @@ impl Scene {
     async fn operators(&mut self) {
         self.recorder.section("operators");
         let held = self.other_holds("watched").await;
-        self.locks.inspect("watched").await.unwrap();
+        self.locks.admin().inspect("watched").await.unwrap();
         self.step("inspect");
-        self.locks.inspect("watched").await.unwrap();
+        self.locks.admin().inspect("watched").await.unwrap();
         self.step("inspect again");
-        let seen = self.locks.admin().inspect("watched").await.unwrap();
+        let seen = self.locks.admin().inspect_foreign("watched").await.unwrap();
         self.step("inspect with a digest");
-        self.locks.inspect("nobody's").await.unwrap();
+        self.locks.admin().inspect("nobody's").await.unwrap();
         self.step("inspect of a free lock");
         self.locks.admin().list("watch*").limit(10).await.unwrap();
         self.step("list");

@@ -170,7 +170,7 @@ impl Demo {
             (model.number, model.settings.lock)
         };
         let name = format!("stock:{}", self.item(number));
-        let info = self.locks.inspect(name.as_str()).await;
+        let info = self.locks.admin().inspect(name.as_str()).await;
         let mut model = self.model();
         model.lock = match info {
             Ok(info) if is_on || info.holder().is_some() => LockPanel::new(&info, &model),

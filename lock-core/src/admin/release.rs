@@ -91,10 +91,9 @@ impl ForceRelease {
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
     /// Values of other types are compared by their type only.
     ///
-    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect), for the same name; what was seen of
-    /// another lock is refused with [`LockError::InvalidSetting`]. Where no hash is to be removed,
-    /// [`LockManager::inspect`](crate::LockManager::inspect) or a [`LockPage`](crate::LockPage) serves as
-    /// well. Defaults to anything.
+    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect) or a [`LockPage`](crate::LockPage), for the same
+    /// name; what was seen of another lock is refused with [`LockError::InvalidSetting`]. To remove a hash, pass the
+    /// result of [`Admin::inspect_foreign`](crate::Admin::inspect_foreign). Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
         self.seen = Some(SeenLock {
             name: seen.name.clone(),
@@ -139,7 +138,10 @@ impl ForceRelease {
         }
         if self.foreign == ForeignValues::Remove && seen.content.is_unidentified() {
             let value = "a hash that was not identified";
-            return Err(invalid(value, "pass the result of `admin().inspect(..)`"));
+            return Err(invalid(
+                value,
+                "pass the result of `admin().inspect_foreign(..)`",
+            ));
         }
         Ok(())
     }

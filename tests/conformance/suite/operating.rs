@@ -10,7 +10,7 @@ use super::subject::{NAME, Subject, WAIT, free_at_once, granted_within, within};
 /// Any manager sees the holder and the waiters, in their order.
 pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
     assert_eq!(
-        s.second.inspect(NAME).await.unwrap().status,
+        s.second.admin().inspect(NAME).await.unwrap().status,
         LockStatus::Free
     );
     let held = s
@@ -24,7 +24,7 @@ pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
         s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await,
         s.start_waiter(s.first.lock(NAME).wait(WAIT), 2).await,
     ];
-    let info = s.second.inspect(NAME).await.unwrap();
+    let info = s.second.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.name.as_str(), &*info.key), (NAME, held.key()));
     let holder = info.holder().expect("the lock is held");
     let token = held.fencing_token().filter(|_| s.value_has_token);
@@ -76,7 +76,7 @@ pub(crate) async fn list_shows_the_locks_of_a_pattern(s: &Subject) {
 pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) {
     let ttl = s.ttl() * 2;
     let held = s.first.lock(NAME).ttl(ttl).acquire().await.unwrap();
-    let seen = s.second.inspect(NAME).await.unwrap();
+    let seen = s.second.admin().inspect(NAME).await.unwrap();
     let request = s.second.admin().force_release(NAME).by("ops");
     let request = request.expect_unchanged(&seen);
     if !s.capabilities.is_owner_unique() {
@@ -93,7 +93,7 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
         revoked.free_in > ttl / 2 && revoked.free_in <= ttl,
         "{revoked:?}"
     );
-    let info = s.first.inspect(NAME).await.unwrap();
+    let info = s.first.admin().inspect(NAME).await.unwrap();
     assert!(
         matches!(info.status, LockStatus::Blocked { .. }),
         "{info:?}"

@@ -160,7 +160,12 @@ impl Subject {
         if !self.has_server() || !self.is_fair {
             return true;
         }
-        let seen = self.second.inspect(NAME).await.expect("the server runs");
+        let seen = self
+            .second
+            .admin()
+            .inspect(NAME)
+            .await
+            .expect("the server runs");
         usize::try_from(seen.waiters_total) == Ok(count)
     }
 

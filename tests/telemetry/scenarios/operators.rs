@@ -35,7 +35,7 @@ async fn revoked(proof: &mut Proof, server: &RedisServer) {
             .ttl(ms(900))
     };
     let held = request().acquire().await.unwrap();
-    locks.inspect(NAME).await.unwrap();
+    locks.admin().inspect(NAME).await.unwrap();
     proof
         .metric(
             "distributed_lock.command.duration",

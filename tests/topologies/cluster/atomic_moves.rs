@@ -196,7 +196,7 @@ async fn commands_beside_an_atomic_move_get_their_own_replies() {
             let mut commands = 0;
             while commands < COMMANDS / TASKS || !stop.load(Ordering::Relaxed) {
                 let name = &names[(task * 7 + commands) % names.len()];
-                let seen = locks.inspect(name.clone()).await.unwrap();
+                let seen = locks.admin().inspect(name.clone()).await.unwrap();
                 let tag = seen.holder().and_then(|holder| holder.tag.as_deref());
                 assert_eq!(tag, Some(name.as_str()));
                 commands += 1;

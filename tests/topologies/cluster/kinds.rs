@@ -27,7 +27,7 @@ async fn shared_lock_moves_with_its_slot() {
             let second = others.lock(NAME).kind(kind).acquire().await.unwrap();
             assert_eq!(fencing_token(&first), fencing_token(&second));
             let writing = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
-            let is_queued = async || locks.inspect(NAME).await.unwrap().waiters_total == 1;
+            let is_queued = async || locks.admin().inspect(NAME).await.unwrap().waiters_total == 1;
             eventually_async(SOON, is_queued).await;
             first.release().await.unwrap();
             cluster.move_slot_by(*way, KEY, other_primary(&cluster));

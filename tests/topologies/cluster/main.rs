@@ -73,6 +73,7 @@ async fn start_waiter(
     let waiter = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
     eventually_async(SOON, async || {
         locks
+            .admin()
             .inspect(NAME)
             .await
             .is_ok_and(|seen| seen.waiters_total == 1)

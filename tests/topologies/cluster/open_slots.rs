@@ -34,7 +34,7 @@ async fn waits_end_and_the_holder_stays(moves_key: bool) {
     let held = locks.lock(NAME).ttl(TTL).acquire().await.unwrap();
     let request = || locks.lock(NAME).wait(WAIT).acquire();
     let early = tokio::spawn(in_time(WAIT, request()));
-    let is_queued = async || locks.inspect(NAME).await.unwrap().waiters_total == 1;
+    let is_queued = async || locks.admin().inspect(NAME).await.unwrap().waiters_total == 1;
     eventually_async(SOON, is_queued).await;
     let to = other_primary(&cluster);
     cluster.begin_move(KEY, to);
@@ -48,7 +48,7 @@ async fn waits_end_and_the_holder_stays(moves_key: bool) {
     assert!(!held.is_lost());
     cluster.end_move(KEY, to);
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none());
-    let is_left = async || locks.inspect(NAME).await.unwrap().waiters_total == 0;
+    let is_left = async || locks.admin().inspect(NAME).await.unwrap().waiters_total == 0;
     eventually_async(SOON, is_left).await;
     held.release().await.unwrap();
     acquired(&locks).await.release().await.unwrap();

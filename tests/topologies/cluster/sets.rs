@@ -209,7 +209,7 @@ async fn waiting_set_survives_the_death_of_a_node() {
     let waiting = tokio::spawn(locks.lock_all(&names).wait(FAILOVER).acquire());
     let is_queued = async || {
         // The first one in the order of the keys.
-        let seen = locks.inspect(names.last().unwrap()).await;
+        let seen = locks.admin().inspect(names.last().unwrap()).await;
         seen.is_ok_and(|seen| seen.waiters_total == 1)
     };
     eventually_async(SOON, is_queued).await;

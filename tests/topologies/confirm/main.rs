@@ -143,7 +143,7 @@ async fn confirmation_does_not_delay_other_commands() {
     // Behind the WAIT, one command would get its reply before it ends, and not many.
     let mut replies = 0;
     while !confirming.is_finished() {
-        locks.inspect("order:43").await.unwrap();
+        locks.admin().inspect("order:43").await.unwrap();
         replies += 1;
     }
     assert!(replies > 20, "{replies}");
@@ -171,7 +171,7 @@ async fn handed_over_lock_waits_for_the_replicas_too() {
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiting = tokio::spawn(locks.lock(NAME).wait(WAIT).acquire());
     eventually_async(SOON, async || {
-        let seen = locks.inspect(NAME).await.unwrap();
+        let seen = locks.admin().inspect(NAME).await.unwrap();
         seen.waiters_total == 1
     })
     .await;

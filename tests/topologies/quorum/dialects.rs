@@ -53,7 +53,7 @@ async fn lock_without_token_is_held_at_a_majority_until_its_release() {
         assert_eq!(keys, 5, "{dialect}: no other keys");
         let refused = second.lock(NAME).ttl(ttl).try_acquire().await.unwrap();
         assert!(refused.is_none(), "{dialect}");
-        let seen = second.inspect(NAME).await.unwrap();
+        let seen = second.admin().inspect(NAME).await.unwrap();
         assert!(seen.holder().is_some(), "{dialect}: {seen:?}");
         held.renew().await.unwrap();
         held.release().await.unwrap();

@@ -72,7 +72,7 @@ async fn lock_is_held_at_a_majority_until_its_release() {
     assert!(quorum.holders() >= 3);
     assert!(second.lock(NAME).try_acquire().await.unwrap().is_none());
     held.renew().await.unwrap();
-    let seen = second.inspect(NAME).await.unwrap();
+    let seen = second.admin().inspect(NAME).await.unwrap();
     assert_eq!(seen.holder().and_then(|it| it.token), held.fencing_token());
     held.release().await.unwrap();
     eventually_async(SOON, async || quorum.holders() == 0).await;
@@ -221,7 +221,7 @@ async fn frozen_server_does_not_stop_the_others() {
         let held = locks.lock(NAME).wait(WAIT).acquire().await.unwrap();
         held.renew().await.unwrap();
         let began = Instant::now();
-        let seen = locks.inspect(NAME).await.unwrap();
+        let seen = locks.admin().inspect(NAME).await.unwrap();
         assert_eq!(seen.holder().and_then(|it| it.token), held.fencing_token());
         assert!(began.elapsed() < patience / 2, "a majority is enough");
         held.release().await.unwrap();

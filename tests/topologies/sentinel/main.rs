@@ -70,6 +70,7 @@ async fn waiter_survives_a_failover() {
     let waiter = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
     eventually_async(NOTICE, async || {
         locks
+            .admin()
             .inspect(NAME)
             .await
             .is_ok_and(|seen| seen.waiters_total == 1)
@@ -91,6 +92,7 @@ async fn held_lock_and_its_waiter_survive_a_failover() {
     let waiter = tokio::spawn(locks.lock(NAME).wait(FAILOVER).acquire());
     eventually_async(NOTICE, async || {
         locks
+            .admin()
             .inspect(NAME)
             .await
             .is_ok_and(|seen| seen.waiters_total == 1)

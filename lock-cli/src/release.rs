@@ -91,7 +91,7 @@ async fn check_held(
     global: &GlobalArgs,
 ) -> Result<(), Failure> {
     match &lock.status {
-        LockStatus::Held(holder) if holder.is_foreign && !args.foreign => {
+        LockStatus::Held(holder) if holder.is_foreign() && !args.foreign => {
             Err(foreign_key(&args.name, "a value without an owner id"))
         }
         LockStatus::Foreign { found, .. } if !args.foreign => Err(foreign_key(&args.name, found)),

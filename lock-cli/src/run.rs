@@ -405,9 +405,9 @@ fn contended_text(
 
 fn held_by(holder: &Holder) -> String {
     // A lock that several hold has the label of its first holder, which may be gone.
-    let by = view::holders(holder.kind(), holder.count().into());
-    let by = by.unwrap_or_else(|| holder.label().to_owned());
-    match holder.held_for() {
+    let by = view::holders(holder.kind, holder.count.into());
+    let by = by.unwrap_or_else(|| view::label(holder));
+    match holder.held_for {
         Some(held_for) => format!("{by} for {}", human(held_for)),
         None => by,
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lock_core::{HolderInfo, Kind, LockInfo, LockManager, LockStatus};
+use lock_core::{Holder, Kind, LockInfo, LockManager, LockStatus};
 
 use crate::args::{GlobalArgs, ListArgs, NameArgs};
 use crate::connect;
@@ -116,7 +116,7 @@ pub(crate) fn describe(lock: &LockInfo) -> Page {
                 line("since", &format!("{since} ({} ago)", human(held)));
             }
             line("left", &left(holder));
-            if holder.is_foreign {
+            if holder.is_foreign() {
                 line("kind", "a lock of another library");
             } else {
                 line("kind", &holder.kind.to_string());
@@ -142,7 +142,7 @@ pub(crate) fn describe(lock: &LockInfo) -> Page {
     page
 }
 
-fn left(holder: &HolderInfo) -> String {
+fn left(holder: &Holder) -> String {
     match holder.remaining {
         Some(left) => format!("{}, unless renewed", human(left)),
         None => "for ever: the key has no expiry".to_owned(),

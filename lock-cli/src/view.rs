@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{HolderInfo, Kind, LockInfo, LockStatus, WaiterInfo};
+use lock_core::{Holder, Kind, LockInfo, LockStatus, WaiterInfo};
 use serde::Serialize;
 
 use crate::text::{human, millis, rfc3339};
@@ -159,7 +159,7 @@ impl<'a> LockRecord<'a> {
 }
 
 impl<'a> HolderRecord<'a> {
-    pub(crate) fn new(holder: &'a HolderInfo, server_time: SystemTime) -> Self {
+    pub(crate) fn new(holder: &'a Holder, server_time: SystemTime) -> Self {
         let since = holder
             .held_for
             .and_then(|held| server_time.checked_sub(held));
@@ -171,7 +171,7 @@ impl<'a> HolderRecord<'a> {
             since: since.map(rfc3339),
             held_ms: holder.held_for.map(millis),
             remaining_ms: holder.remaining.map(millis),
-            foreign: holder.is_foreign,
+            foreign: holder.is_foreign(),
         }
     }
 }
@@ -202,7 +202,7 @@ pub(crate) fn state(lock: &LockInfo) -> &'static str {
 /// Whether the key belongs to another program, and not to this library.
 pub(crate) fn is_foreign(lock: &LockInfo) -> bool {
     match &lock.status {
-        LockStatus::Held(holder) => holder.is_foreign,
+        LockStatus::Held(holder) => holder.is_foreign(),
         LockStatus::Foreign { .. } => true,
         _ => false,
     }
@@ -235,7 +235,7 @@ pub(crate) fn holders(kind: Kind, total: u64) -> Option<String> {
 }
 
 /// The holder for people: `web-1:42 #3f2a`.
-pub(crate) fn label(holder: &HolderInfo) -> String {
+pub(crate) fn label(holder: &Holder) -> String {
     match &holder.tag {
         Some(tag) => format!("{} #{tag}", holder.label),
         None => holder.label.to_string(),

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::LockError;
-use crate::info::{HolderInfo, LockInfo};
+use crate::error::{Holder, LockError};
+use crate::info::LockInfo;
 use crate::manager::LockManager;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::inspection::InspectDetail;
@@ -30,7 +30,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect on any lock.
-    pub async fn holder(&self, name: impl Into<LockName>) -> Result<Option<HolderInfo>, LockError> {
+    pub async fn holder(&self, name: impl Into<LockName>) -> Result<Option<Holder>, LockError> {
         let info = self.admin().inspect(name).await?;
         Ok(info.into_holder())
     }

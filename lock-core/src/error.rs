@@ -25,7 +25,8 @@ pub(crate) mod texts;
 pub use self::backend::{BackendError, BackendErrorKind};
 use self::holder::{about, rounded};
 
-pub use self::holder::{Holder, HolderState};
+pub use self::holder::Holder;
+pub(crate) use self::holder::{HolderState, without_tag};
 pub use self::invalid_override::InvalidOverrideReason;
 
 /// Why a lock was not acquired, or was lost.
@@ -47,21 +48,25 @@ pub use self::invalid_override::InvalidOverrideReason;
 pub enum LockError {
     /// Another holder has the lock, or its `min_hold` keeps it locked, and the request did not wait.
     #[error(
-        "lock `{}` is busy{}; try later, or set a longer `wait`", escaped(key), about(holder.as_ref())
+        "lock `{}` is busy{}; try later, or set a longer `wait`",
+        escaped(key),
+        about(holder.as_deref(), *requested, None)
     )]
     #[non_exhaustive]
     Contended {
         /// The lock's key.
         key: Arc<str>,
         /// The holder, if it is known.
-        holder: Option<Holder>,
+        holder: Option<Box<Holder>>,
+        /// The kind of lock that the call asked for.
+        requested: Kind,
     },
     /// Another holder had the lock for the whole wait.
     #[error(
         "lock `{}` was not free within {}{}; try later, or set a longer `wait`",
         escaped(key),
         rounded(*waited),
-        about(holder.as_ref())
+        about(holder.as_deref(), *requested, *position)
     )]
     #[non_exhaustive]
     Timeout {
@@ -70,7 +75,12 @@ pub enum LockError {
         /// How long the call waited.
         waited: Duration,
         /// The holder, if it is known.
-        holder: Option<Holder>,
+        holder: Option<Box<Holder>>,
+        /// The kind of lock that the call asked for.
+        requested: Kind,
+        /// How many waiters were ahead of the call in the queue. `None` where there is no queue, and when the server
+        /// did not say it.
+        position: Option<u64>,
     },
     /// The lock was held and was lost. [`LossReason`] has the six causes: its lease ended, its key was removed, its
     /// key has another owner, an operator released it, its longest hold ended, or another server process took over
@@ -334,7 +344,7 @@ impl LockError {
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         match self {
-            Self::Contended { holder, .. } | Self::Timeout { holder, .. } => holder.as_ref(),
+            Self::Contended { holder, .. } | Self::Timeout { holder, .. } => holder.as_deref(),
             _ => None,
         }
     }

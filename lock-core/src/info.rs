@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::error::{LockError, foreign_key};
-use lock_protocol::acquisition::{FOREIGN_LABEL, ObservedHolder};
+use crate::error::{Holder, HolderState, LockError, foreign_key, without_tag};
+use lock_protocol::acquisition::ObservedHolder;
 use lock_protocol::clock::ServerMs;
-use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{
     InspectReply, KeyContent, ReadTime, SeenKey, SeenMember, SeenMembers,
 };
@@ -15,7 +14,7 @@ use lock_protocol::kind::Kind;
 use lock_protocol::lock_state::RawHolder;
 use lock_protocol::owner_id::OwnerId;
 use lock_protocol::revocation::parse_revoked;
-use lock_protocol::wire::{KEPT, QueueEntry, escaped, label_tag, tidy_label};
+use lock_protocol::wire::{KEPT, QueueEntry, escaped, tidy_label};
 
 /// A lock and its waiters at one moment. Returned by
 /// [`Admin::inspect`](crate::Admin::inspect) and, without the waiters, in a
@@ -44,12 +43,12 @@ pub struct LockInfo {
     /// let two = locks.lock("stock:7").read().acquire().await?;
     /// let info = locks.admin().inspect("stock:7").await?;
     /// assert_eq!(info.holders.len(), 2);
-    /// assert!(info.holders.iter().all(|holder| holder.is_this_manager));
+    /// assert!(info.holders.iter().all(|holder| holder.is_own()));
     /// # drop((one, two));
     /// # Ok(())
     /// # }
     /// ```
-    pub holders: Vec<HolderInfo>,
+    pub holders: Vec<Holder>,
     /// The number of holders: 1 for an exclusive lock, the number of readers, or the number of permits that
     /// are taken. In a [`LockPage`](crate::LockPage), it includes leases of a shared lock that have ended, until
     /// the next acquire or release removes them.
@@ -82,14 +81,14 @@ impl LockInfo {
     /// Returns the holder. Returns `None` when the lock is free, kept or blocked, and when the key holds
     /// something that is not a lock.
     #[must_use]
-    pub fn holder(&self) -> Option<&HolderInfo> {
+    pub fn holder(&self) -> Option<&Holder> {
         match &self.status {
             LockStatus::Held(holder) => Some(holder),
             _ => None,
         }
     }
 
-    pub(crate) fn into_holder(self) -> Option<HolderInfo> {
+    pub(crate) fn into_holder(self) -> Option<Holder> {
         match self.status {
             LockStatus::Held(holder) => Some(holder),
             _ => None,
@@ -104,7 +103,7 @@ pub enum LockStatus {
     /// The key does not exist: the next caller gets the lock.
     Free,
     /// A holder has the lock. It may be a client of another library.
-    Held(HolderInfo),
+    Held(Holder),
     /// The lock has no holder: it was released, and its [`min_hold`](crate::LockRequest::min_hold) keeps it
     /// locked until `until`. Also the status of a lock with permits when all permits that are taken are kept so.
     ///
@@ -154,36 +153,6 @@ pub enum LockStatus {
     },
 }
 
-/// The holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HolderInfo {
-    /// The label of the holder's manager, without the tag: by default the host name and the process
-    /// id. For the lock of another library, it is `a client of another library`, or the deadline that the key holds. In
-    /// [`LockInfo::status`], a lock that several hold has the label of the first one, which may have released
-    /// it; [`LockInfo::holders`] has those of all.
-    pub label: Arc<str>,
-    /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id.
-    pub tag: Option<Arc<str>>,
-    /// The fencing token. `None` outside of the native [dialect](crate::Dialect): the value does not have it.
-    pub token: Option<FencingToken>,
-    /// How long the lock has been held; for a lock that several hold, since the first of them got it. `None` in other
-    /// dialects, and for the readers and holders of permits in [`LockInfo::holders`].
-    pub held_for: Option<Duration>,
-    /// How long the lease lasts without another renewal. `None` for a key without an expiry, and in
-    /// memory for a lock that lasts as long as its guard.
-    pub remaining: Option<Duration>,
-    /// The kind of the lock. For permits in [`LockInfo::status`], it has how many there are, with a weight
-    /// of 1; in [`LockInfo::holders`], it has how many this holder took.
-    pub kind: Kind,
-    /// Whether a guard of the manager that inspected the lock holds it.
-    pub is_this_manager: bool,
-    /// Whether the value has no owner of this library: another library wrote it, or it is a lock in the dialect
-    /// [`DeadlineGetset`](crate::Dialect::DeadlineGetset). [`Admin::force_release`](crate::Admin::force_release)
-    /// refuses such a lock, unless the caller allows it.
-    pub is_foreign: bool,
-}
-
 /// A waiter in the queue of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -226,7 +195,8 @@ impl LockInfo {
                 holders = holders_of(shown, &reply.members.first, is_own);
                 holders_total = reply.members.total;
                 kept = kept_permits(shown, &reply.members, time);
-                shown.is_this_manager = holders.iter().any(|holder| holder.is_this_manager);
+                shown.is_own = holders.iter().any(Holder::is_own);
+                shown.count = u32::try_from(holders_total).unwrap_or(u32::MAX);
             } else {
                 holders.push(shown.clone());
                 holders_total = 1;
@@ -250,8 +220,8 @@ impl LockInfo {
 const SHOWN_HOLDERS: usize = 100;
 
 /// Returns the holders of these members. A holder of several permits has as many members, one after another.
-fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> Vec<HolderInfo> {
-    let mut holders: Vec<(OwnerId, HolderInfo)> = Vec::new();
+fn holders_of(shown: &Holder, members: &[SeenMember], is_own: IsOwn<'_>) -> Vec<Holder> {
+    let mut holders: Vec<(OwnerId, Holder)> = Vec::new();
     for member in members {
         let mut parts = member.text.splitn(3, ' ');
         // A permit that is kept has no holder.
@@ -262,18 +232,21 @@ fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> 
         if let Some((_, holder)) = known {
             if let Kind::Permits { weight, .. } = &mut holder.kind {
                 *weight += 1;
+                holder.count += 1;
             }
             continue;
         }
-        let (label, tag) = without_tag(&tidy_label(parts.nth(1).unwrap_or_default()));
-        let holder = HolderInfo {
+        let (label, tag) = without_tag(tidy_label(parts.nth(1).unwrap_or_default()));
+        let holder = Holder {
             label,
             tag,
             token: shown.token,
             held_for: None,
             remaining: member.remaining_ms.map(Duration::from_millis),
             kind: shown.kind,
-            is_this_manager: is_own(owner_id),
+            count: 1,
+            state: HolderState::Holding,
+            is_own: is_own(owner_id),
             is_foreign: false,
         };
         holders.push((owner_id, holder));
@@ -284,7 +257,7 @@ fn holders_of(shown: &HolderInfo, members: &[SeenMember], is_own: IsOwn<'_>) -> 
 
 /// Returns the status of permits that have no holder any more, only a `min_hold`. Returns `None` if one has a holder,
 /// or if the reply does not have all members.
-fn kept_permits(shown: &HolderInfo, members: &SeenMembers, time: ReadTime) -> Option<LockStatus> {
+fn kept_permits(shown: &Holder, members: &SeenMembers, time: ReadTime) -> Option<LockStatus> {
     let last = members.first.last()?;
     let is_kept = |member: &SeenMember| member.text.starts_with(KEPT);
     let is_complete = usize::try_from(members.total) == Ok(members.first.len());
@@ -292,7 +265,7 @@ fn kept_permits(shown: &HolderInfo, members: &SeenMembers, time: ReadTime) -> Op
         return None;
     }
     let label = last.text.splitn(3, ' ').nth(2).unwrap_or_default();
-    let (label, tag) = without_tag(&tidy_label(label));
+    let (label, tag) = without_tag(tidy_label(label));
     Some(LockStatus::Kept {
         until: end(last.remaining_ms.map(Duration::from_millis), time),
         label,
@@ -312,7 +285,7 @@ fn waiter(position: u64, entry: &str, now_ms: ServerMs) -> WaiterInfo {
         || (Arc::from("a waiter of another version"), None, now_ms),
         |entry| (entry.label, entry.kind.known(), entry.expires_at_ms),
     );
-    let (label, tag) = without_tag(&tidy_label(&label));
+    let (label, tag) = without_tag(tidy_label(&label));
     WaiterInfo {
         position,
         label,
@@ -349,7 +322,7 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
             let text = Arc::clone(&last.label);
             return LockStatus::Blocked { until, text };
         }
-        let (label, tag) = without_tag(&last.label);
+        let (label, tag) = without_tag(Arc::clone(&last.label));
         return LockStatus::Kept {
             until,
             label,
@@ -366,35 +339,9 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
         return foreign(refusal);
     }
     // An empty value has no holder; it comes from another library.
-    let label = observed
-        .as_ref()
-        .map_or(FOREIGN_LABEL, |holder| &holder.label);
-    let (label, tag) = if is_foreign {
-        (label.into(), None)
-    } else {
-        without_tag(label)
-    };
-    LockStatus::Held(HolderInfo {
-        label,
-        tag,
-        token: observed.as_ref().and_then(|holder| holder.token),
-        held_for: observed.as_ref().and_then(|holder| holder.held_for),
-        remaining,
-        kind: observed
-            .as_ref()
-            .map_or(Kind::Exclusive, |holder| holder.kind),
-        is_this_manager: owner_id.is_some_and(is_own),
-        is_foreign,
-    })
-}
-
-/// Splits a label into its text and its tag.
-fn without_tag(label: &str) -> (Arc<str>, Option<Arc<str>>) {
-    let Some(tag) = label_tag(label) else {
-        return (label.into(), None);
-    };
-    let text = &label[..label.len() - tag.len() - " #".len()];
-    (text.into(), Some(tag.into()))
+    let mut holder = observed.map_or_else(|| Holder::foreign(remaining), Holder::new);
+    holder.is_own = owner_id.is_some_and(is_own);
+    LockStatus::Held(holder)
 }
 
 fn foreign(refusal: LockError) -> LockStatus {

@@ -65,12 +65,11 @@ pub use config::parse_duration;
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
 pub use config::tls::{Certificates, Tls};
 pub use error::{
-    BackendError, BackendErrorKind, Holder, HolderState, InvalidOverrideReason, LockError,
-    ShutdownIncomplete,
+    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
 pub use health::{Health, PollingReason, Pong};
-pub use info::{HolderInfo, LockInfo, LockStatus, WaiterInfo};
+pub use info::{LockInfo, LockStatus, WaiterInfo};
 pub use lead::Term;
 #[doc(inline)]
 pub use lock_protocol::dialect::{

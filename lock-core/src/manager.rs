@@ -308,8 +308,7 @@ impl LockManagerBuilder {
     /// Sets a function that returns a tag for each acquisition, such as the id of the caller's trace.
     ///
     /// The function runs on the caller's task when an acquire begins. The tag is appended to the label
-    /// as ` #tag`: other clients see it in [`Holder::tag`](crate::Holder::tag) and
-    /// [`HolderInfo::tag`](crate::HolderInfo::tag), so that they find the holder's trace. It has at most
+    /// as ` #tag`: other clients see it in [`Holder::tag`](crate::Holder::tag), so that they find the holder's trace. It has at most
     /// 32 visible ASCII characters; other characters are removed. The label is cut so that both have 96
     /// bytes. `None` gives no tag, and so does a panic of the function, which is counted in
     /// [`LockStats`](crate::LockStats). Locks in other dialects have no tag.

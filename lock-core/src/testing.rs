@@ -366,7 +366,8 @@ impl Faults {
         };
         Err(LockError::Contended {
             key: key.text(),
-            holder: holder.map(|seen| Holder::new(seen, None)),
+            holder: holder.map(|seen| Box::new(Holder::new(seen))),
+            requested: Kind::Exclusive,
         })
     }
 

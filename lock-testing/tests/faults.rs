@@ -245,7 +245,7 @@ async fn timeout_names_this_process_also_if_its_guard_was_released_since() {
     held.release().await.unwrap();
     let error = waiting.await.unwrap().unwrap_err();
     assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-    assert!(error.holder().unwrap().is_this_process(), "{error}");
+    assert!(error.holder().unwrap().is_own(), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,8 +255,8 @@ async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
     let error = locks.lock("a").wait(SECOND).await.unwrap_err();
     assert!(matches!(error, LockError::Timeout { .. }), "{error}");
     let holder = error.holder().unwrap();
-    assert_eq!(holder.label(), "another holder");
-    assert!(!holder.is_this_process());
+    assert_eq!(&*holder.label, "another holder");
+    assert!(!holder.is_own());
     let waiting = tokio::spawn(locks.lock("a").wait(SECOND).acquire());
     tokio::task::yield_now().await;
     drop(other);

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{
-    Dialect, Holder, HolderState, Kind, LockError, LockInfo, LockManager, LockRequest, LockStatus,
-};
+use lock_core::{Dialect, Holder, Kind, LockError, LockInfo, LockManager, LockRequest, LockStatus};
 use test_support::RedisServer;
 use test_support::eventually_async;
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms, queue_length};
@@ -71,12 +69,12 @@ async fn inspect_shows_the_holder_and_its_lease() {
     assert!(difference.is_ok_and(|difference| difference < SOON));
     let holder = info.holder().unwrap();
     assert_eq!(holder.kind, Kind::Exclusive);
-    assert!(!holder.is_this_manager && !holder.is_foreign);
+    assert!(!holder.is_own() && !holder.is_foreign());
     let held_for = holder.held_for.unwrap();
     assert!((longer..SOON).contains(&held_for), "{held_for:?}");
     let remaining = holder.remaining.unwrap();
     assert!(remaining > LONG / 2 && remaining <= LONG, "{remaining:?}");
-    assert!(locks.holder(NAME).await.unwrap().unwrap().is_this_manager);
+    assert!(locks.holder(NAME).await.unwrap().unwrap().is_own());
     // The owner id would allow a reader to release the lock.
     let value = server.cli(&["GET", KEY]).text().to_owned();
     let owner_id = value["lk1:".len()..].split(' ').next().unwrap();
@@ -114,15 +112,17 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
             (&*shown.label, shown.token),
             ("web-1", heavy.fencing_token())
         );
-        assert!(shown.is_this_manager);
+        assert!(shown.is_own());
+        assert_eq!(shown.count, 5);
         assert_eq!((info.holders.len(), info.holders_total), (2, 5));
         let heavy_one = info
             .holders
             .iter()
             .find(|holder| holder.kind == heavy.kind());
         let heavy_one = heavy_one.expect("the heavy holder");
-        assert!(heavy_one.is_this_manager && !heavy_one.is_foreign);
+        assert!(heavy_one.is_own() && !heavy_one.is_foreign());
         assert_eq!(heavy_one.token, heavy.fencing_token());
+        assert_eq!(heavy_one.count, 4);
         assert!(
             heavy_one
                 .remaining
@@ -138,7 +138,7 @@ async fn inspect_shows_the_holders_of_a_shared_lock() {
                     .unwrap()
                     .holder()
                     .unwrap()
-                    .is_this_manager
+                    .is_own()
             );
         }
         let list = second.admin().list("*").await.unwrap();
@@ -237,7 +237,7 @@ async fn error_of_a_lock_that_min_hold_keeps_says_so() {
         keep(request()).await;
         for wait in [Duration::ZERO, ms(20)] {
             let error = request().wait(wait).acquire().await.unwrap_err();
-            assert_eq!(error.holder().map(Holder::state), Some(HolderState::Kept));
+            assert!(error.holder().is_some_and(Holder::is_kept), "{error}");
             let text = error.to_string();
             let expected =
                 ": `nightly` released it, and its `min_hold` keeps it locked for another ";
@@ -253,10 +253,7 @@ async fn error_of_a_lock_that_min_hold_keeps_says_so() {
         let revoke = locks.admin().force_release(name.as_str()).by("ops");
         revoke.reason("stuck").await.unwrap();
         let error = request().wait(Duration::ZERO).acquire().await.unwrap_err();
-        assert_eq!(
-            error.holder().map(Holder::state),
-            Some(HolderState::Revoked)
-        );
+        assert!(error.holder().is_some_and(Holder::is_revoked), "{error}");
         let expected = ": it was revoked by ops: stuck, and stays locked for another ";
         assert!(error.to_string().contains(expected), "{error}");
     }
@@ -281,14 +278,14 @@ async fn inspect_shows_locks_of_other_dialects_and_foreign_values() {
     let held = in_dialect.lock(NAME).dialect(SET_NX_PX).acquire().await;
     let holder = locks.holder(NAME).await.unwrap().unwrap();
     assert_eq!((&*holder.label, holder.token), ("billing-7", None));
-    assert_eq!((holder.held_for, holder.is_foreign), (None, false));
+    assert_eq!((holder.held_for, holder.is_foreign()), (None, false));
     held.unwrap().release().await.unwrap();
 
     // An acquire waits for the end of a foreign value with an expiry, and refuses all others.
     server.cli(&["SET", KEY, "\u{1b}[31mredsync\n", "PX", "60000"]);
     let holder = locks.holder(NAME).await.unwrap().unwrap();
     assert_eq!(
-        (&*holder.label, holder.is_foreign),
+        (&*holder.label, holder.is_foreign()),
         ("a client of another library", true)
     );
     assert!(holder.remaining.is_some_and(|left| left <= LONG));
@@ -315,7 +312,7 @@ async fn inspect_shows_locks_of_other_dialects_and_foreign_values() {
         assert!(!advice.is_empty());
         assert_eq!(locks.holder(NAME).await.unwrap(), None);
     }
-    assert!(locks.holder(NAME).await.unwrap().unwrap().is_foreign);
+    assert!(locks.holder(NAME).await.unwrap().unwrap().is_foreign());
     // In its own dialect, a deadline is a lock.
     let builder = LockManager::builder().dialect(Dialect::DeadlineGetset);
     let locks = builder.connect(&server.url()).await.unwrap();
@@ -433,7 +430,7 @@ async fn inspect_works_in_memory() {
     let info = locks.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.waiters.len(), info.waiters_total), (3, 3));
     let holder = info.holder().unwrap();
-    assert!(holder.is_this_manager);
+    assert!(holder.is_own());
     assert_eq!(holder.held_for, Some(ms(1_500)));
     // It is held as long as its guard.
     assert_eq!(holder.remaining, None);

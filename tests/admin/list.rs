@@ -62,12 +62,12 @@ async fn list_shows_holders_and_the_number_of_waiters() {
                 let held_for = holder.held_for.unwrap();
                 assert!((ms(20)..SOON).contains(&held_for), "{held_for:?}");
                 assert!(holder.remaining.is_some_and(|left| left <= LONG));
-                assert!(!holder.is_foreign && !holder.is_this_manager);
+                assert!(!holder.is_foreign() && !holder.is_own());
             }
             ("{t}:cart", LockStatus::Held(holder)) => {
                 assert_eq!(holder.token, tagged.fencing_token());
             }
-            ("redsync", LockStatus::Held(holder)) => assert!(holder.is_foreign),
+            ("redsync", LockStatus::Held(holder)) => assert!(holder.is_foreign()),
             ("settings", LockStatus::Foreign { .. }) => {}
             other => panic!("{other:?}"),
         }

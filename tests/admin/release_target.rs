@@ -341,7 +341,7 @@ async fn locks_of_other_dialects_are_revoked() {
         let request = locks.lock(NAME).dialect(dialect).ttl(ttl);
         let held = request.acquire().await.unwrap();
         let revoked = locks.admin().force_release(NAME).by("ops").await.unwrap();
-        assert!(!revoked.previous.unwrap().is_foreign);
+        assert!(!revoked.previous.unwrap().is_foreign());
         assert_eq!(
             value(&server),
             "00000000-0000-0000-0000-000000000000 revoked by ops"

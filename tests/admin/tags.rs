@@ -37,7 +37,7 @@ async fn tag_of_the_callers_task_is_shown_to_other_clients() {
     // An error names the holder, and its tag links both traces.
     let error = other.lock(NAME).acquire().await.unwrap_err();
     let holder = error.holder().unwrap();
-    assert_eq!(holder.tag(), Some("4bf92f3577b34da6"));
+    assert_eq!(holder.tag.as_deref(), Some("4bf92f3577b34da6"));
     let waiting = other.lock(NAME).wait(SOON);
     let trace = TRACE_ID.scope("b7ad6b71".to_owned(), waiting.acquire());
     let waiter = tokio::spawn(trace);

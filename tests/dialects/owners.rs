@@ -97,7 +97,7 @@ async fn owner_dialects_and_the_native_dialect_respect_each_other() {
         for other in &managers {
             let error = refusal(other).await;
             assert!(matches!(error, LockError::Contended { .. }), "{error}");
-            assert_eq!(error.holder().unwrap().label(), "rust");
+            assert_eq!(&*error.holder().unwrap().label, "rust");
         }
         held.renew().await.unwrap();
         held.release().await.unwrap();
@@ -150,7 +150,7 @@ async fn key_without_expiry_is_repaired_by_the_next_acquire() {
     let error = locks.lock(NAME).ttl(ttl).acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Contended { .. }), "{error}");
     assert_eq!(
-        error.holder().unwrap().label(),
+        &*error.holder().unwrap().label,
         "a client of another library"
     );
     let pttl = server.cli(&["PTTL", KEY]).integer();

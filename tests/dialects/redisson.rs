@@ -183,11 +183,11 @@ async fn holder_is_shown_without_its_token() {
     lock_as_redisson(&server, LONG);
     let error = refusal(&locks).await;
     let holder = error.holder().unwrap();
-    assert_eq!(holder.label(), "a client of another library");
+    assert_eq!(&*holder.label, "a client of another library");
     assert!(!error.to_string().contains(THREAD), "{error}");
-    assert!(holder.remaining() > Some(LONG - SLACK));
+    assert!(holder.remaining > Some(LONG - SLACK));
     let info = locks.admin().inspect(NAME).await.unwrap();
-    assert!(info.holder().unwrap().is_foreign);
+    assert!(info.holder().unwrap().is_foreign());
     let refused = locks.admin().force_release(NAME).await.unwrap_err();
     assert!(
         refused.to_string().contains("no lock of this library"),

@@ -356,12 +356,7 @@ async fn f43_nested_acquire_returns_would_deadlock_at_once() {
     };
     let error = locks.lock(NAME).wait(SOON).run(body).await.unwrap();
     assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-    assert!(
-        error
-            .holder()
-            .expect("the error names the holder")
-            .is_this_process()
-    );
+    assert!(error.holder().expect("the error names the holder").is_own());
 
     let error = in_time(Duration::ZERO, nested(&locks, 0)).await.unwrap();
     assert!(matches!(error, LockError::WouldDeadlock { .. }), "{error}");
@@ -408,24 +403,14 @@ async fn f44_locks_in_opposite_orders_end_with_the_wait() {
     assert!(!errors.is_empty(), "there was no deadlock");
     for error in errors {
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
-        assert!(
-            error
-                .holder()
-                .expect("the error names the holder")
-                .is_this_process()
-        );
+        assert!(error.holder().expect("the error names the holder").is_own());
     }
     assert_nothing_left(&server, &locks).await;
 
     let held = locks.lock(NAME).acquire().await.unwrap();
     let outcome = in_time(wait, locks.lock(NAME).wait(wait).acquire()).await;
     let error = outcome.unwrap_err();
-    assert!(
-        error
-            .holder()
-            .expect("the error names the holder")
-            .is_this_process()
-    );
+    assert!(error.holder().expect("the error names the holder").is_own());
     held.release().await.unwrap();
     assert_nothing_left(&server, &locks).await;
 }

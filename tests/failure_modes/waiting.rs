@@ -148,7 +148,7 @@ async fn f50_wait_that_ends_during_a_poll_times_out_as_contended() {
         let error = outcome.unwrap_err();
         assert!(matches!(error, LockError::Timeout { .. }), "{error}");
         assert_eq!(
-            error.holder().expect("the error names the holder").label(),
+            &*error.holder().expect("the error names the holder").label,
             "a client of another library"
         );
     }

@@ -28,10 +28,10 @@ async fn waiter_gets_the_lock_after_a_foreign_holder() {
         let error = locks.lock(NAME).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::Contended { .. }), "{error}");
         let holder = error.holder().unwrap();
-        assert_eq!(holder.label(), "a client of another library");
+        assert_eq!(&*holder.label, "a client of another library");
         assert!(!error.to_string().contains("redis-py:5f1c"), "{error}");
-        assert!(!holder.is_this_process());
-        assert!(holder.remaining().unwrap() > Duration::from_secs(25));
+        assert!(!holder.is_own());
+        assert!(holder.remaining.unwrap() > Duration::from_secs(25));
 
         let first = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
         let second = start_waiter(&server, locks.lock(NAME).wait(SOON), 2).await;

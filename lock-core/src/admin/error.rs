@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::LockError;
-use crate::info::{HolderInfo, LockStatus};
+use crate::error::{Holder, LockError};
+use crate::info::LockStatus;
 use lock_protocol::error_line::write_line;
 use lock_protocol::key::LockKey;
 use lock_protocol::wire::escaped;
@@ -28,7 +28,7 @@ pub enum AdminError {
     Changed {
         /// The holder now. `None` when the lock is free, kept or blocked, and when the key holds something
         /// that is not a lock.
-        now: Option<HolderInfo>,
+        now: Option<Holder>,
         /// What the key holds now, if that is not a lock of this library or of a dialect: a hash, as
         /// Redisson's locks are, or a text.
         found: Option<Arc<str>>,
@@ -110,7 +110,7 @@ impl fmt::Debug for AdminError {
     }
 }
 
-fn holds(now: Option<&HolderInfo>, found: Option<&str>) -> String {
+fn holds(now: Option<&Holder>, found: Option<&str>) -> String {
     match (now, found) {
         (Some(holder), _) => format!(": `{}` holds it", holder.label),
         (None, Some(found)) => format!(": the key holds {found}"),

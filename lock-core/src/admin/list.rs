@@ -185,7 +185,7 @@ pub struct LockPage {
     /// The locks, in no order. They have no [`waiters`](LockInfo::waiters), but their number. A key
     /// that holds another client's string is in the list too: see
     /// [`LockStatus::Foreign`](crate::LockStatus::Foreign) and
-    /// [`HolderInfo::is_foreign`](crate::HolderInfo::is_foreign).
+    /// [`Holder::is_foreign`](crate::Holder::is_foreign).
     pub locks: Vec<LockInfo>,
     /// Where the next page begins. `None` when the list is complete. A page may have few locks, or
     /// none, before the list is complete.

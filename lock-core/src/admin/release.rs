@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::AdminError;
-use crate::error::LockError;
-use crate::info::{HolderInfo, LockInfo, LockStatus};
+use crate::error::{Holder, LockError};
+use crate::info::{LockInfo, LockStatus};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::LockEvent;
 use lock_protocol::acquisition::ObservedHolder;
@@ -274,7 +274,7 @@ impl fmt::Debug for ForceRelease {
 pub struct Revocation {
     /// The holder that lost the lock. `None` when the lock was free, kept or blocked, and when the removed value wasn't
     /// a lock.
-    pub previous: Option<HolderInfo>,
+    pub previous: Option<Holder>,
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
     pub free_in: Duration,
     /// Whether the next waiter has the lock now.

@@ -29,8 +29,8 @@ macro_rules! debug {
 }
 
 debug! {
-    Contended { key, holder },
-    Timeout { key, waited, holder },
+    Contended { key, holder, requested },
+    Timeout { key, waited, holder, requested, position },
     Lost { key, reason },
     WouldDeadlock { key },
     ForeignKey { key, found, advice },

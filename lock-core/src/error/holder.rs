@@ -1,39 +1,93 @@
-//! The holder of a lock, as errors show it.
+//! The holder of a lock, as errors and inspections show it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_protocol::acquisition::{FOREIGN_LABEL, ObservedHolder};
+use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::kind::Kind;
 use lock_protocol::revocation::parse_revoked;
 use lock_protocol::wire::label_tag;
 
-/// The holder of a lock that a request did not get.
+/// The holder of a lock, as this client last saw it.
+///
+/// Errors return it from [`LockError::holder`](crate::LockError::holder), and inspections from
+/// [`LockManager::holder`](crate::LockManager::holder) and [`LockInfo::holder`](crate::LockInfo::holder).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
+    /// The label of the holder's manager, without the tag: by default the host name and the process id. For the lock
+    /// of another library, it is `a client of another library`, or the deadline that the key holds. When several hold
+    /// the lock, it is the label of the first one, which may have released it by now;
+    /// [`LockInfo::holders`](crate::LockInfo::holders) has the labels of all. After a revocation, it is
+    /// `revoked by <by>: <reason>`.
+    pub label: Arc<str>,
+    /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id. `None` when the holder
+    /// gave none.
+    pub tag: Option<Arc<str>>,
+    /// The fencing token. `None` outside of the native [dialect](crate::Dialect), because the value does not have it,
+    /// and in an error whose reply does not name it.
+    pub token: Option<FencingToken>,
+    /// How long the holder has held the lock by the server's clock; for a lock that several hold, since the first of
+    /// them got it. In an error, the time runs up to the error, as if the holder had not changed since this client last
+    /// saw it. `None` for a lock in another dialect, or of another library, and for the readers and holders of permits
+    /// in [`LockInfo::holders`](crate::LockInfo::holders).
+    pub held_for: Option<Duration>,
+    /// How long the lease lasts unless the holder renews it. In an error, the time counts from the error, unless the
+    /// holder has renewed the lease since this client last saw it. `None` for a key without an expiry, and in memory
+    /// for a lock that lasts as long as its guard.
+    pub remaining: Option<Duration>,
+    /// The kind of the lock. For permits, it has how many there are, with a weight of 1; in
+    /// [`LockInfo::holders`](crate::LockInfo::holders), it has how many this holder took.
+    ///
+    /// ```
+    /// # use lock_core::{Kind, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let held = locks.lock("mailer").permits(2).weight(2).acquire().await?;
+    /// let request = locks.lock("mailer").permits(2).wait(Duration::ZERO);
+    /// let error = request.acquire().await.unwrap_err();
+    /// let kind = error.holder().map(|holder| holder.kind);
+    /// assert_eq!(kind, Some(Kind::Permits { of: 2, weight: 1 }));
+    /// held.release().await
+    /// # }
+    /// ```
+    pub kind: Kind,
+    /// How many readers hold the lock together, or how many permits are taken. In
+    /// [`LockInfo::holders`](crate::LockInfo::holders), it is what this holder has alone. 1 for an exclusive lock, and
+    /// where the reply does not count: in a [`Revocation`](crate::Revocation) and an
+    /// [`AdminError`](crate::AdminError).
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let one = locks.lock("stock:7").read().acquire().await?;
+    /// let two = locks.lock("stock:7").read().acquire().await?;
+    /// let writer = locks.lock("stock:7").write().wait(Duration::ZERO);
+    /// let error = writer.acquire().await.unwrap_err();
+    /// assert_eq!(error.holder().map(|holder| holder.count), Some(2));
+    /// assert_eq!(locks.holder("stock:7").await?.map(|holder| holder.count), Some(2));
+    /// # drop((one, two));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub count: u32,
     pub(crate) state: HolderState,
-    pub(crate) label: Arc<str>,
-    pub(crate) remaining: Option<Duration>,
-    pub(crate) held_for: Option<Duration>,
-    pub(crate) position: Option<u32>,
-    pub(crate) this_process: bool,
-    pub(crate) kind: Kind,
-    pub(crate) members: Option<u32>,
-    /// The number of permits out of which the caller wants some.
-    pub(crate) requested_permits: Option<u32>,
+    pub(crate) is_own: bool,
+    pub(crate) is_foreign: bool,
 }
 
-/// Whether a [`Holder`] still has the lock. Returned by [`Holder::state`].
+/// Whether a [`Holder`] still has the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HolderState {
-    /// It holds the lock.
+pub(crate) enum HolderState {
     Holding,
-    /// It released the lock, and its [`min_hold`](crate::LockRequest::min_hold) keeps the lock until the end of
-    /// [`Holder::remaining`].
     Kept,
-    /// An operator [revoked](crate::Admin::force_release) the lock, which stays locked until the end of
-    /// [`Holder::remaining`].
     Revoked,
 }
 
@@ -50,35 +104,81 @@ impl HolderState {
 }
 
 impl Holder {
-    /// Creates the holder as a reply showed it. `position` is the caller's place in the queue.
-    pub(crate) fn new(seen: ObservedHolder, position: Option<u64>) -> Self {
+    /// Creates the holder as a reply showed it.
+    pub(crate) fn new(seen: ObservedHolder) -> Self {
+        let state = HolderState::of(&seen);
+        let is_foreign = !seen.is_of_this_library();
+        // The reason of a revocation may end as a tag does.
+        let (label, tag) = match state {
+            HolderState::Revoked => (seen.label, None),
+            HolderState::Holding | HolderState::Kept => without_tag(seen.label),
+        };
         Self {
-            state: HolderState::of(&seen),
-            label: seen.label,
-            remaining: seen.remaining,
+            label,
+            tag,
+            token: seen.token,
             held_for: seen.held_for,
-            position: position.map(|rank| u32::try_from(rank).unwrap_or(u32::MAX)),
-            this_process: seen.is_own,
+            remaining: seen.remaining,
             kind: seen.kind,
-            members: seen.members,
-            requested_permits: None,
+            count: seen.members.unwrap_or(1),
+            state,
+            is_own: seen.is_own,
+            is_foreign,
         }
     }
 
-    /// Returns the holder as a caller with this kind sees it.
-    pub(crate) fn seen_for(self, kind: Kind) -> Self {
+    /// Creates the holder of a value that names none.
+    pub(crate) fn foreign(remaining: Option<Duration>) -> Self {
         Self {
-            requested_permits: kind.permits(),
-            ..self
+            label: FOREIGN_LABEL.into(),
+            tag: None,
+            token: None,
+            held_for: None,
+            remaining,
+            kind: Kind::Exclusive,
+            count: 1,
+            state: HolderState::Holding,
+            is_own: false,
+            is_foreign: true,
         }
     }
 
-    /// Returns whether it still held the lock when this client last saw it. A lock with permits is always
-    /// [`Holding`](HolderState::Holding), even while a `min_hold` keeps all of them: the reply of the server counts
-    /// kept permits as taken.
+    /// Returns whether a guard of this manager held the lock when this client last saw it. For a lock that several
+    /// hold, an inspection returns whether one of their guards is this manager's. An error returns `false` then,
+    /// because its reply names only the first holder's label.
     ///
     /// ```
-    /// # use lock_core::{Holder, HolderState, LockError, LockManager};
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let _held = locks.lock("import").acquire().await?;
+    /// let holder = locks.holder("import").await?;
+    /// assert!(holder.is_some_and(|holder| holder.is_own()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Returns whether the value has no owner of this library: another library wrote it, or it is a lock in the
+    /// dialect [`DeadlineGetset`](crate::Dialect::DeadlineGetset). [`Admin::force_release`](crate::Admin::force_release)
+    /// refuses it without [`remove_foreign`](crate::ForceRelease::remove_foreign).
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+
+    /// Returns whether the holder of an error had released the lock, and its
+    /// [`min_hold`](crate::LockRequest::min_hold) keeps the lock for [`remaining`](Self::remaining). Returns `false`
+    /// for a lock with permits, even while a `min_hold` keeps all of them, because the server's reply counts kept
+    /// permits as taken. An inspection shows such a lock as [`LockStatus::Kept`](crate::LockStatus::Kept), without a
+    /// holder.
+    ///
+    /// ```
+    /// # use lock_core::{Holder, LockError, LockManager};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
@@ -87,102 +187,40 @@ impl Holder {
     /// request.acquire().await?.release().await?;
     /// let request = locks.lock("nightly").wait(Duration::ZERO);
     /// let error = request.acquire().await.unwrap_err();
-    /// assert_eq!(error.holder().map(Holder::state), Some(HolderState::Kept));
+    /// assert!(error.holder().is_some_and(Holder::is_kept));
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn state(&self) -> HolderState {
-        self.state
+    pub fn is_kept(&self) -> bool {
+        self.state == HolderState::Kept
     }
 
-    /// Returns the label of the holder: by default its host name and process id. For the lock of
-    /// another library, it is `a client of another library`, or the deadline that the key holds. When several hold the lock, it is the label
-    /// of the first holder, which may have released it by now. After a revocation, it is
-    /// `revoked by <by>: <reason>`.
+    /// Returns whether an operator had [revoked](crate::Admin::force_release) the lock of an error, which stays locked
+    /// for [`remaining`](Self::remaining). An inspection shows such a lock as
+    /// [`LockStatus::Blocked`](crate::LockStatus::Blocked), without a holder.
     #[must_use]
-    pub fn label(&self) -> &str {
-        &self.label
+    pub fn is_revoked(&self) -> bool {
+        self.state == HolderState::Revoked
     }
 
-    /// Returns the kind of lock that is held. For permits, it has how many there are, with a weight of 1.
-    ///
-    /// ```
-    /// # use lock_core::{Holder, Kind, LockError, LockManager};
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let locks = LockManager::in_memory();
-    /// let held = locks.lock("mailer").permits(2).weight(2).acquire().await?;
-    /// let request = locks.lock("mailer").permits(2).wait(Duration::ZERO);
-    /// let error = request.acquire().await.unwrap_err();
-    /// let kind = error.holder().map(Holder::kind);
-    /// assert_eq!(kind, Some(Kind::Permits { of: 2, weight: 1 }));
-    /// held.release().await
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.kind
+    /// Returns the label with the tag, as the key's value has it.
+    pub(crate) fn full_label(&self) -> Cow<'_, str> {
+        match &self.tag {
+            Some(tag) => format!("{} #{tag}", self.label).into(),
+            None => Cow::Borrowed(&self.label),
+        }
     }
+}
 
-    /// Returns how many readers held the lock, or how many permits were taken, when this client last saw it.
-    /// Returns 1 for an exclusive lock.
-    ///
-    /// ```
-    /// # use lock_core::{Holder, LockError, LockManager};
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let locks = LockManager::in_memory();
-    /// let one = locks.lock("stock:7").read().acquire().await?;
-    /// let two = locks.lock("stock:7").read().acquire().await?;
-    /// let writer = locks.lock("stock:7").write().wait(Duration::ZERO);
-    /// let error = writer.acquire().await.unwrap_err();
-    /// assert_eq!(error.holder().map(Holder::count), Some(2));
-    /// # drop((one, two));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn count(&self) -> u32 {
-        self.members.unwrap_or(1)
-    }
-
-    /// Returns the remaining time of the holder's lease at the moment of the error, unless the holder has renewed it
-    /// since this client last saw it. Returns `None` for a key without an expiry.
-    #[must_use]
-    pub fn remaining(&self) -> Option<Duration> {
-        self.remaining
-    }
-
-    /// Returns how long the holder has held the lock at the moment of the error, by the server's clock, if it is still
-    /// the holder that this client last saw. For a lock that several hold, the time counts from the first of them.
-    /// Returns `None` for a lock in another dialect, or of another library.
-    #[must_use]
-    pub fn held_for(&self) -> Option<Duration> {
-        self.held_for
-    }
-
-    /// Returns the tag that the holder gave to this lock, such as the id of its trace. It is the part of
-    /// the label after ` #`. Returns `None` when the label has no tag.
-    #[must_use]
-    pub fn tag(&self) -> Option<&str> {
-        label_tag(&self.label)
-    }
-
-    /// Returns how many waiters were ahead of the caller in the queue. Returns `None` when the caller
-    /// did not wait.
-    #[must_use]
-    pub fn position(&self) -> Option<u32> {
-        self.position
-    }
-
-    /// Returns whether the holder was a guard of the same manager when this client last saw it.
-    #[must_use]
-    pub fn is_this_process(&self) -> bool {
-        self.this_process
-    }
+/// Splits a label into its text and its tag.
+pub(crate) fn without_tag(label: impl Into<Arc<str>>) -> (Arc<str>, Option<Arc<str>>) {
+    let label = label.into();
+    let Some(tag) = label_tag(&label) else {
+        return (label, None);
+    };
+    let text = &label[..label.len() - tag.len() - " #".len()];
+    (text.into(), Some(tag.into()))
 }
 
 /// A time, rounded for people.
@@ -205,8 +243,8 @@ pub(super) fn rounded(time: Duration) -> String {
 
 /// Returns what an error says about several holders.
 fn group(holder: &Holder) -> String {
-    let label = &holder.label;
-    match (holder.kind, holder.count()) {
+    let label = holder.full_label();
+    match (holder.kind, holder.count) {
         (Kind::Permits { of, .. }, taken) if taken >= of => {
             format!("all {of} permits are out, first `{label}`")
         }
@@ -218,21 +256,19 @@ fn group(holder: &Holder) -> String {
 }
 
 /// Says that the caller wants permits out of another number than the holders have.
-fn other_number(holder: &Holder) -> Option<String> {
+fn other_number(holder: &Holder, requested: Kind) -> Option<String> {
     let Kind::Permits { of, .. } = holder.kind else {
         return None;
     };
-    let requested = holder
-        .requested_permits
-        .filter(|requested| *requested != of)?;
+    let requested = requested.permits().filter(|requested| *requested != of)?;
     Some(format!(
         "; this call asks for permits out of {requested}, and all callers of a lock have to use one number"
     ))
 }
 
 /// Returns what an error says about a lock that no longer has a holder. Returns `None` if it has one.
-fn without_owner(holder: &Holder, left: Option<&str>) -> Option<String> {
-    let label = &holder.label;
+fn without_owner(holder: &Holder, left: Option<&str>, position: Option<u64>) -> Option<String> {
+    let label = holder.full_label();
     let text = match holder.state {
         HolderState::Holding => return None,
         HolderState::Kept => format!(": `{label}` released it, and its `min_hold` keeps it locked"),
@@ -240,32 +276,33 @@ fn without_owner(holder: &Holder, left: Option<&str>) -> Option<String> {
     };
     let left = left.map(|left| format!(" for another {left}"));
     Some(
-        [Some(text), left, waiters_ahead(holder)]
+        [Some(text), left, waiters_ahead(position)]
             .into_iter()
             .flatten()
             .collect(),
     )
 }
 
-fn waiters_ahead(holder: &Holder) -> Option<String> {
-    let position = holder.position?;
-    Some(format!(", waiters ahead: {position}"))
+fn waiters_ahead(position: Option<u64>) -> Option<String> {
+    Some(format!(", waiters ahead: {}", position?))
 }
 
-/// Returns what an error says about the holder.
-pub(super) fn about(holder: Option<&Holder>) -> String {
+/// Returns what an error says about the holder, to a caller that asked for this kind of lock and had this many waiters
+/// ahead.
+pub(super) fn about(holder: Option<&Holder>, requested: Kind, position: Option<u64>) -> String {
     let Some(holder) = holder else {
         return String::new();
     };
-    let name = if holder.this_process {
-        format!("this process (`{}`)", holder.label)
-    } else if &*holder.label == FOREIGN_LABEL {
+    let label = holder.full_label();
+    let name = if holder.is_own {
+        format!("this process (`{label}`)")
+    } else if label == FOREIGN_LABEL {
         FOREIGN_LABEL.to_owned()
     } else {
-        format!("`{}`", holder.label)
+        format!("`{label}`")
     };
     let left = holder.remaining.map(rounded);
-    if let Some(text) = without_owner(holder, left.as_deref()) {
+    if let Some(text) = without_owner(holder, left.as_deref(), position) {
         return text;
     }
     let (text, lease) = match (holder.held_for, left) {
@@ -284,8 +321,8 @@ pub(super) fn about(holder: Option<&Holder>) -> String {
     [
         Some(text),
         lease,
-        waiters_ahead(holder),
-        other_number(holder),
+        waiters_ahead(position),
+        other_number(holder, requested),
     ]
     .into_iter()
     .flatten()

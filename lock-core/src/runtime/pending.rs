@@ -125,15 +125,15 @@ impl PendingAcquire {
             } => Ok(self.acquired(token, lease, release_request)),
             AcquireResult::Contended { holder } => Err(LockError::Contended {
                 key: self.key().text(),
-                holder: holder.map(|seen| Holder::new(seen, None).seen_for(self.kind())),
+                holder: holder.map(|seen| Box::new(Holder::new(seen))),
+                requested: self.kind(),
             }),
             AcquireResult::TimedOut {
                 waited,
                 holder,
                 rank,
             } => {
-                let holder = holder.map(|seen| Holder::new(seen, rank).seen_for(self.kind()));
-                if holder.as_ref().is_some_and(Holder::is_this_process) {
+                if holder.as_ref().is_some_and(|seen| seen.is_own) {
                     let lock = self.inner.reporter.id(self.key()).of_kind(self.kind());
                     let event = LockEvent::HeldByThisProcess { lock };
                     self.inner.reporter.emit(&event);
@@ -141,7 +141,9 @@ impl PendingAcquire {
                 Err(LockError::Timeout {
                     key: self.key().text(),
                     waited,
-                    holder,
+                    holder: holder.map(|seen| Box::new(Holder::new(seen))),
+                    requested: self.kind(),
+                    position: rank,
                 })
             }
             AcquireResult::Failed(failure) => Err(error(self.acquisition.sent(), failure)),

@@ -48,7 +48,7 @@ pub(crate) fn end_acquire(
         span.record("distributed_lock.fencing_token", display(token));
     }
     if let Some(error) = error {
-        if let Some(tag) = error.holder().and_then(|holder| holder.tag()) {
+        if let Some(tag) = error.holder().and_then(|holder| holder.tag.as_deref()) {
             span.record("distributed_lock.holder.tag", tag);
         }
         span.record("error.type", error_type(error));

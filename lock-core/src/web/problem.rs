@@ -113,13 +113,13 @@ impl Problem {
         self
     }
 
-    /// Adds the label of the lock's holder as the member `holder`, if the error knows the holder.
+    /// Adds the label of the lock's holder, with its tag, as the member `holder`, if the error knows the holder.
     ///
     /// By default a label has a host name and a process id. This is the only way by which a label
     /// leaves the process. Use it for clients that may know your hosts.
     pub fn holder(self, error: &LockError) -> Self {
         match error.holder() {
-            Some(holder) => self.extension("holder", holder.label()),
+            Some(holder) => self.extension("holder", holder.full_label()),
             None => self,
         }
     }

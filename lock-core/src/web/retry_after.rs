@@ -19,11 +19,11 @@ pub(super) fn until_free(error: &LockError) -> Duration {
 }
 
 fn of_holder(holder: &Holder) -> Duration {
-    if holder.state() != HolderState::Holding {
+    if holder.state != HolderState::Holding {
         // No release can free the lock before its lease ends.
-        return whole_seconds(holder.remaining().unwrap_or(SECOND)).clamp(SECOND, LONGEST);
+        return whole_seconds(holder.remaining.unwrap_or(SECOND)).clamp(SECOND, LONGEST);
     }
-    let (time, longest) = match (holder.held_for(), holder.remaining()) {
+    let (time, longest) = match (holder.held_for, holder.remaining) {
         (Some(held), Some(remaining)) => (held.min(remaining), LONGEST),
         (Some(held), None) => (held, LONGEST),
         (None, Some(remaining)) => (remaining, LONGEST_FOREIGN),
@@ -47,15 +47,8 @@ mod tests {
         let ms = Duration::from_millis;
         let estimate = |held_for: Option<u64>, remaining: Option<u64>| {
             let holder = Holder {
-                state: HolderState::Holding,
-                requested_permits: None,
-                label: "host:1".into(),
                 held_for: held_for.map(ms),
-                remaining: remaining.map(ms),
-                position: None,
-                this_process: false,
-                kind: crate::Kind::Exclusive,
-                members: None,
+                ..Holder::foreign(remaining.map(ms))
             };
             of_holder(&holder)
         };

@@ -40,24 +40,20 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
         assert!(error.is_contended());
         let holder = error.holder().expect("the error names the holder");
         if s.capabilities.names_holder() {
-            assert_eq!(holder.label(), "first");
+            assert_eq!(&*holder.label, "first");
             assert!(error.to_string().contains("`first`"), "{error}");
         }
-        assert_eq!(holder.position(), None);
-        assert_eq!(holder.held_for().is_some(), s.value_has_token);
-        assert!(holder.held_for() < Some(Duration::from_secs(5)));
-        if let Some(remaining) = holder.remaining() {
+        assert_eq!(holder.held_for.is_some(), s.value_has_token);
+        assert!(holder.held_for < Some(Duration::from_secs(5)));
+        if let Some(remaining) = holder.remaining {
             // A deadline in the lock's value is rounded up, and two estimates of the server's time may differ.
             assert!(remaining < Duration::from_secs(31), "{remaining:?}");
             assert!(remaining > Duration::from_secs(28));
         }
-        assert_eq!(holder.remaining().is_some(), s.remaining_is_finite);
+        assert_eq!(holder.remaining.is_some(), s.remaining_is_finite);
     }
     let own = s.first.lock(NAME).acquire().await.unwrap_err();
-    assert_eq!(
-        own.holder().unwrap().is_this_process(),
-        s.capabilities.names_holder()
-    );
+    assert_eq!(own.holder().unwrap().is_own(), s.capabilities.names_holder());
     held.release().await.unwrap();
 }
 

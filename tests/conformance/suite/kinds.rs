@@ -62,7 +62,7 @@ pub(crate) async fn readers_hold_together_and_a_writer_waits(s: &Subject) {
     let error = s.second.lock(NAME).write().wait(Duration::ZERO).acquire();
     let error = error.await.unwrap_err();
     let holder = error.holder().expect("the error names the holders");
-    assert_eq!((holder.kind(), holder.count()), (Kind::Read, 5));
+    assert_eq!((holder.kind, holder.count), (Kind::Read, 5));
     assert!(
         error.to_string().contains("held for reading by 5"),
         "{error}"

@@ -32,7 +32,7 @@ pub(crate) async fn inspect_shows_the_holder_and_the_waiters(s: &Subject) {
     assert!(s.first.holder(NAME).await.unwrap().is_some());
     if s.capabilities.names_holder() {
         assert_eq!(&*holder.label, "first");
-        assert!(!holder.is_foreign);
+        assert!(!holder.is_foreign());
     }
     let count = if s.is_fair { 2 } else { 0 };
     assert_eq!(

@@ -41,17 +41,23 @@ pub(crate) async fn wait_ends_in_time_and_names_the_holder(s: &Subject) {
         let error = in_time(wait, s.second.lock(NAME).wait(wait).acquire()).await;
         let (took, error) = (started.elapsed(), error.unwrap_err());
         assert!(took >= wait, "{took:?}");
-        let LockError::Timeout { key, waited, .. } = &error else {
+        let LockError::Timeout {
+            key,
+            waited,
+            position,
+            ..
+        } = &error
+        else {
             panic!("{error}");
         };
         assert_eq!(**key, s.key(NAME));
+        assert_eq!(*position, s.is_fair.then_some(1));
         assert!(*waited >= wait && *waited <= took, "{waited:?} of {took:?}");
         assert!(error.is_contended());
         let holder = error.holder().expect("the error names the holder");
         if s.capabilities.names_holder() {
-            assert_eq!(holder.label(), "first");
+            assert_eq!(&*holder.label, "first");
         }
-        assert_eq!(holder.position(), s.is_fair.then_some(1));
         let attempt = s.second.lock(NAME).wait(WAIT).try_acquire();
         let none = within(AT_ONCE, attempt).await.unwrap();
         assert!(none.is_none(), "{none:?}");

@@ -174,7 +174,7 @@ pub(crate) async fn every_row(server: &RedisServer) -> Vec<Row> {
 /// The errors must be those that the table is about.
 fn assert_kinds(rows: &[Row]) {
     use LockError as E;
-    let label = |at: usize| rows[at].error.holder().expect("it is known").label();
+    let label = |at: usize| &*rows[at].error.holder().expect("it is known").label;
     assert_eq!([label(0), label(1)], [SECRET; 2]);
     assert_ne!(label(2), SECRET);
     let is_kind = [

@@ -98,8 +98,8 @@ fn secrets(rows: &[Row]) -> Vec<String> {
         .error
         .holder()
         .expect("it is known")
-        .label()
-        .to_owned();
+        .label
+        .to_string();
     let pid = std::process::id().to_string();
     assert!(
         label.contains(&pid),

@@ -46,9 +46,9 @@ async fn broken_value_is_the_holder_for_each_kind() {
             let error = error_of(&locks, kind).await;
             assert!(matches!(error, LockError::Contended { .. }), "{error}");
             let holder = error.holder().expect("the error shows the holder");
-            assert_eq!(holder.label(), "a client of another library");
-            assert_eq!((holder.kind(), holder.count()), (Kind::Exclusive, 1));
-            assert!(holder.held_for().is_none() && !holder.is_this_process());
+            assert_eq!(&*holder.label, "a client of another library");
+            assert_eq!((holder.kind, holder.count), (Kind::Exclusive, 1));
+            assert!(holder.held_for.is_none() && !holder.is_own());
             let text = error.to_string();
             assert!(
                 text.contains(": a client of another library holds it for"),
@@ -59,7 +59,7 @@ async fn broken_value_is_the_holder_for_each_kind() {
         let shown = shown.expect("the key is there");
         assert_eq!(&*shown.label, "a client of another library");
         assert_eq!(shown.kind, Kind::Exclusive);
-        assert!(shown.is_foreign && shown.token.is_none());
+        assert!(shown.is_foreign() && shown.token.is_none());
         assert_eq!(server.cli(&["GET", KEY]).text(), value);
         assert!(time_to_expiry(&server, KEY) > ms(50_000));
         assert_eq!(all_keys(&server), [KEY]);
@@ -136,7 +136,7 @@ async fn reader_joins_a_group_without_a_label() {
     held.release().await.unwrap();
     let error = error_of(&locks, Kind::Exclusive).await;
     let holder = error.holder().expect("the error shows the holder");
-    assert_eq!((holder.label(), holder.count()), ("", 1));
+    assert_eq!((&*holder.label, holder.count), ("", 1));
     assert!(
         error.to_string().contains("held for reading by 1"),
         "{error}"

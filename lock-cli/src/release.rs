@@ -229,9 +229,9 @@ fn report(
             name: &args.name,
             released: true,
             mode: if is_revoked { "revoke" } else { "now" },
-            previous: previous.map(|holder| HolderRecord::new(holder, lock.server_time)),
+            previous: previous.map(|holder| HolderRecord::new(holder, lock.read_at)),
             free_in_ms: millis(released.free_in),
-            granted: released.granted,
+            granted: released.is_granted,
         })?;
         return Ok(Exit::Success);
     }
@@ -248,7 +248,7 @@ fn report(
         };
         let free = human(released.free_in);
         format!("revoked the lock `{name}`{of}; it is free in {free}, and {learn}")
-    } else if released.granted {
+    } else if released.is_granted {
         format!("freed the lock `{name}`{of}; the next waiter has it")
     } else {
         format!("freed the lock `{name}`{of}")

@@ -111,7 +111,7 @@ pub(crate) fn describe(lock: &LockInfo) -> Page {
                 line("token", &token.to_string());
             }
             if let Some(held) = holder.held_for {
-                let since = lock.server_time.checked_sub(held).map(rfc3339);
+                let since = lock.read_at.checked_sub(held).map(rfc3339);
                 let since = since.unwrap_or_default();
                 line("since", &format!("{since} ({} ago)", human(held)));
             }

@@ -100,7 +100,7 @@ impl<'a> LockRecord<'a> {
     pub(crate) fn whole(lock: &'a LockInfo) -> Self {
         let queue = lock.waiters.iter().map(WaiterRecord::new).collect();
         let holders = lock.holders.iter();
-        let holders = holders.map(|holder| HolderRecord::new(holder, lock.server_time));
+        let holders = holders.map(|holder| HolderRecord::new(holder, lock.read_at));
         Self {
             queue: Some(queue),
             holders: shared(lock).map(|_| holders.collect()),
@@ -125,10 +125,10 @@ impl<'a> LockRecord<'a> {
         };
         match &lock.status {
             LockStatus::Held(holder) => {
-                record.holder = Some(HolderRecord::new(holder, lock.server_time));
+                record.holder = Some(HolderRecord::new(holder, lock.read_at));
             }
             LockStatus::Kept {
-                until,
+                free_at,
                 label,
                 tag,
                 kind,
@@ -139,11 +139,11 @@ impl<'a> LockRecord<'a> {
                     label,
                     tag: tag.as_deref(),
                     kind: kind.to_string(),
-                    until: until.map(rfc3339),
+                    until: free_at.map(rfc3339),
                 });
             }
-            LockStatus::Blocked { until, text, .. } => {
-                let until = until.map(rfc3339);
+            LockStatus::Blocked { free_at, text, .. } => {
+                let until = free_at.map(rfc3339);
                 record.blocked = Some(BlockedRecord { text, until });
             }
             LockStatus::Foreign { found, advice, .. } => {
@@ -159,10 +159,8 @@ impl<'a> LockRecord<'a> {
 }
 
 impl<'a> HolderRecord<'a> {
-    pub(crate) fn new(holder: &'a Holder, server_time: SystemTime) -> Self {
-        let since = holder
-            .held_for
-            .and_then(|held| server_time.checked_sub(held));
+    pub(crate) fn new(holder: &'a Holder, read_at: SystemTime) -> Self {
+        let since = holder.held_for.and_then(|held| read_at.checked_sub(held));
         Self {
             label: &holder.label,
             tag: holder.tag.as_deref(),
@@ -246,10 +244,12 @@ pub(crate) fn label(holder: &Holder) -> String {
 pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
     Some(match &lock.status {
         LockStatus::Kept {
-            until, label, tag, ..
+            free_at,
+            label,
+            tag,
+            ..
         } => {
-            let until =
-                until.map_or_else(String::new, |until| format!(" until {}", rfc3339(until)));
+            let until = free_at.map_or_else(String::new, |at| format!(" until {}", rfc3339(at)));
             let left = left(lock)?;
             let what = holding(lock).map_or_else(String::new, |holding| format!("{holding} "));
             let by = min_hold_of(label, tag.as_deref());
@@ -264,10 +264,11 @@ pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
 
 /// Says for how long a lock without a holder is locked. Returns `None` for all other locks.
 fn left(lock: &LockInfo) -> Option<String> {
-    let (LockStatus::Kept { until, .. } | LockStatus::Blocked { until, .. }) = &lock.status else {
+    let (LockStatus::Kept { free_at, .. } | LockStatus::Blocked { free_at, .. }) = &lock.status
+    else {
         return None;
     };
-    let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+    let left = free_at.and_then(|at| at.duration_since(lock.read_at).ok());
     Some(match left {
         Some(left) => format!("for {}", human(left)),
         None => "forever, since the key has no expiry".to_owned(),
@@ -287,8 +288,8 @@ pub(crate) const COLUMNS: [&str; 5] = ["NAME", "HOLDER", "SINCE", "LEFT", "WAITI
 pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
     let ago = |held: Duration| format!("{} ago", human(held));
     let none = || "-".to_owned();
-    let left_until = |until: Option<SystemTime>| {
-        let left = until.and_then(|until| until.duration_since(lock.server_time).ok());
+    let left_until = |at: Option<SystemTime>| {
+        let left = at.and_then(|at| at.duration_since(lock.read_at).ok());
         left.map_or_else(|| "for ever".to_owned(), human)
     };
     let (holder, since, left) = match &lock.status {
@@ -304,13 +305,16 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
                 .map_or_else(|| "for ever".to_owned(), human),
         ),
         LockStatus::Kept {
-            until, label, tag, ..
+            free_at,
+            label,
+            tag,
+            ..
         } => {
             let why = min_hold_of(label, tag.as_deref());
-            (format!("(none: {why})"), none(), left_until(*until))
+            (format!("(none: {why})"), none(), left_until(*free_at))
         }
-        LockStatus::Blocked { until, text, .. } => {
-            (format!("(none: {text})"), none(), left_until(*until))
+        LockStatus::Blocked { free_at, text, .. } => {
+            (format!("(none: {text})"), none(), left_until(*free_at))
         }
         LockStatus::Foreign { found, .. } => {
             (format!("({})", wording::plain(found)), none(), none())

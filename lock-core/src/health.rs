@@ -15,10 +15,10 @@ pub use crate::store::PollingReason;
 pub struct Health {
     /// Whether any connection for lock commands works, as far as the client knows. A manager in memory
     /// needs none, so this is true.
-    pub connected: bool,
+    pub is_connected: bool,
     /// Whether the manager receives notifications for its waiters. It subscribes when the first call
     /// waits. A manager in memory needs no subscription, so this is true.
-    pub subscribed: bool,
+    pub is_subscribed: bool,
     /// Why waiters poll, as far as the manager knows: it learns of the server when it connects, and of the
     /// subscription when the first call waits. `None` otherwise, and for a manager in memory. In a cluster, it
     /// is the reason of one node.
@@ -35,7 +35,7 @@ pub struct Health {
     pub cleanups_open: usize,
     /// Whether the thread runs that renews and releases locks. A manager in memory needs none, so this
     /// is true.
-    pub worker_alive: bool,
+    pub is_worker_alive: bool,
     /// The templates of the [overrides](crate::Override) that no call has used for ten minutes. They
     /// are most likely misspelt.
     pub unused_overrides: Vec<String>,
@@ -77,22 +77,22 @@ impl LockManager {
         let inner = self.inner();
         if inner.check_process().is_err() {
             return Health {
-                connected: false,
-                subscribed: false,
+                is_connected: false,
+                is_subscribed: false,
                 polling: None,
                 last_reply: None,
                 held: 0,
                 waiting: 0,
                 cleanups_open: 0,
-                worker_alive: false,
+                is_worker_alive: false,
                 unused_overrides: Vec::new(),
             };
         }
         let status = inner.store.status();
         let notifies = inner.settings.dialect.capabilities().notifies_waiters();
         Health {
-            connected: status.connected,
-            subscribed: status.subscribed,
+            is_connected: status.connected,
+            is_subscribed: status.subscribed,
             polling: if notifies {
                 status.polling
             } else {
@@ -102,7 +102,7 @@ impl LockManager {
             held: inner.activity.held(),
             waiting: inner.activity.acquiring(),
             cleanups_open: inner.cleanups_open(),
-            worker_alive: inner.is_worker_alive(),
+            is_worker_alive: inner.is_worker_alive(),
             unused_overrides: inner.overrides.unused(inner.clock().now()),
         }
     }

@@ -71,8 +71,8 @@ pub struct LockInfo {
     /// How many entries the queue has. They include waiters that died, until a handover or a poll
     /// removes them.
     pub waiters_total: u64,
-    /// The time of the server's clock when it read the lock.
-    pub server_time: SystemTime,
+    /// When the server read the lock, by its clock.
+    pub read_at: SystemTime,
     /// The content of the key, for [`ForceRelease::expect_unchanged`](crate::ForceRelease).
     pub(crate) seen: SeenKey,
 }
@@ -105,7 +105,7 @@ pub enum LockStatus {
     /// A holder has the lock. It may be a client of another library.
     Held(Holder),
     /// The lock has no holder: it was released, and its [`min_hold`](crate::LockRequest::min_hold) keeps it
-    /// locked until `until`. Also the status of a lock with permits when all permits that are taken are kept so.
+    /// locked until `free_at`. Also the status of a lock with permits when all permits that are taken are kept so.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager, LockStatus};
@@ -125,7 +125,7 @@ pub enum LockStatus {
     Kept {
         /// When the lock is free, on the server's clock. `None` for a key whose expiry another client
         /// removed: such a key stays locked until an operator removes it.
-        until: Option<SystemTime>,
+        free_at: Option<SystemTime>,
         /// The label of the last holder, without the tag.
         label: Arc<str>,
         /// The [tag](crate::LockManagerBuilder::holder_tag) of the last holder's acquisition.
@@ -133,12 +133,12 @@ pub enum LockStatus {
         /// The kind of the lock. For permits, it has how many there are, with a weight of 1.
         kind: Kind,
     },
-    /// The lock has no holder, because an operator revoked it. No caller gets it before `until`.
+    /// The lock has no holder, because an operator revoked it. No caller gets it before `free_at`.
     #[non_exhaustive]
     Blocked {
         /// When the lock is free, on the server's clock. `None` for a key without an expiry: such a
         /// key stays locked until an operator removes it.
-        until: Option<SystemTime>,
+        free_at: Option<SystemTime>,
         /// The operator and the reason: `revoked by <by>: <reason>`.
         text: Arc<str>,
     },
@@ -210,7 +210,7 @@ impl LockInfo {
             holders_total,
             waiters,
             waiters_total: reply.total,
-            server_time: time.system,
+            read_at: time.system,
             seen: SeenKey::of(&reply.content),
         }
     }
@@ -267,7 +267,7 @@ fn kept_permits(shown: &Holder, members: &SeenMembers, time: ReadTime) -> Option
     let label = last.text.splitn(3, ' ').nth(2).unwrap_or_default();
     let (label, tag) = without_tag(tidy_label(label));
     Some(LockStatus::Kept {
-        until: end(last.remaining_ms.map(Duration::from_millis), time),
+        free_at: end(last.remaining_ms.map(Duration::from_millis), time),
         label,
         tag,
         kind: shown.kind,
@@ -317,14 +317,14 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
     let observed = ObservedHolder::from_value(value, remaining, Some(time.server_ms));
     let owner_id = observed.as_ref().and_then(|holder| holder.owner_id);
     if let Some(last) = observed.as_ref().filter(|seen| seen.is_without_owner()) {
-        let until = end(remaining, time);
+        let free_at = end(remaining, time);
         if parse_revoked(&last.label).is_some() {
             let text = Arc::clone(&last.label);
-            return LockStatus::Blocked { until, text };
+            return LockStatus::Blocked { free_at, text };
         }
         let (label, tag) = without_tag(Arc::clone(&last.label));
         return LockStatus::Kept {
-            until,
+            free_at,
             label,
             tag,
             kind: Kind::Exclusive,

@@ -65,7 +65,7 @@ async fn inspect_shows_the_holder_and_its_lease() {
     tokio::time::sleep(longer).await;
     let info = other.admin().inspect(NAME).await.unwrap();
     assert_eq!((info.name.as_str(), &*info.key), (NAME, KEY));
-    let difference = SystemTime::now().duration_since(info.server_time);
+    let difference = SystemTime::now().duration_since(info.read_at);
     assert!(difference.is_ok_and(|difference| difference < SOON));
     let holder = info.holder().unwrap();
     assert_eq!(holder.kind, Kind::Exclusive);
@@ -168,7 +168,7 @@ fn assert_kept(info: &LockInfo, kind: Kind) {
     assert_eq!(info.holder(), None);
     assert!(info.holders.is_empty());
     let LockStatus::Kept {
-        until,
+        free_at,
         label,
         tag,
         kind: shown,
@@ -177,7 +177,7 @@ fn assert_kept(info: &LockInfo, kind: Kind) {
     else {
         panic!("{info:?}");
     };
-    let left = until.unwrap().duration_since(info.server_time).unwrap();
+    let left = free_at.unwrap().duration_since(info.read_at).unwrap();
     assert!(left > SOON / 2 && left <= SOON, "{left:?}");
     assert_eq!((&**label, tag.as_deref(), *shown), ("nightly", None, kind));
 }
@@ -435,7 +435,7 @@ async fn inspect_works_in_memory() {
     // It is held as long as its guard.
     assert_eq!(holder.remaining, None);
     assert_eq!(holder.token, held.fencing_token());
-    let difference = SystemTime::now().duration_since(info.server_time);
+    let difference = SystemTime::now().duration_since(info.read_at);
     assert!(difference.is_ok_and(|difference| difference < SOON));
     held.release().await.unwrap();
     for waiter in waiters {

@@ -37,7 +37,7 @@ async fn revoked_lock_is_lost_and_stays_locked_until_its_lease_ends() {
     let previous = revoked.previous.unwrap();
     assert_eq!(previous.token, token);
     assert!(revoked.free_in > ttl / 2 && revoked.free_in <= ttl);
-    assert!(!revoked.granted);
+    assert!(!revoked.is_granted);
     let left = time_to_expiry(&server, KEY);
     assert!(left <= revoked.free_in, "{left:?}: {:?}", revoked.free_in);
     let words = value(&server);
@@ -135,7 +135,7 @@ async fn now_hands_over_at_once() {
         .free_at_once()
         .await
         .unwrap();
-    assert!(released.granted);
+    assert!(released.is_granted);
     assert_eq!(released.free_in, Duration::ZERO);
     assert_eq!(released.previous.unwrap().token, held.fencing_token());
     // In the order of arrival, by the notification of the grant.
@@ -154,7 +154,7 @@ async fn now_hands_over_at_once() {
         .free_at_once()
         .await
         .unwrap();
-    assert!(!released.granted && !exists(&server, KEY));
+    assert!(!released.is_granted && !exists(&server, KEY));
     drop(held);
 }
 
@@ -169,7 +169,7 @@ async fn release_of_a_free_lock_changes_nothing() {
             locks.admin().force_release(NAME).remove_foreign(),
         ] {
             let released = release.await.unwrap();
-            assert_eq!((released.previous, released.granted), (None, false));
+            assert_eq!((released.previous, released.is_granted), (None, false));
             assert_eq!(released.free_in, Duration::ZERO);
         }
     }
@@ -247,7 +247,7 @@ async fn now_passes_many_dead_waiters() {
         .free_at_once()
         .await
         .unwrap();
-    assert!(released.granted);
+    assert!(released.is_granted);
     assert_eq!(released.previous.unwrap().token, held.fencing_token());
     granted(AT_ONCE, waiter).await.release().await.unwrap();
     drop(held);
@@ -348,7 +348,7 @@ async fn release_works_in_memory() {
         .free_at_once()
         .await
         .unwrap();
-    assert!(freed.granted && next.is_lost());
+    assert!(freed.is_granted && next.is_lost());
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(next.release().await.unwrap_err().is_lost());
     assert_eq!(

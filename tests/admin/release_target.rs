@@ -292,7 +292,7 @@ async fn foreign_values_are_removed_only_on_demand() {
         }
         let removed = admin.force_release(NAME).remove_foreign().await.unwrap();
         assert_eq!(
-            (removed.granted, removed.free_in),
+            (removed.is_granted, removed.free_in),
             (waiter.is_some(), ms(0))
         );
         match waiter {

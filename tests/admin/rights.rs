@@ -26,7 +26,7 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
         assert_eq!(operator.admin().list("*").await?.locks.len(), 1);
         operator.admin().force_release(NAME).await?;
         let released = operator.admin().force_release(NAME).free_at_once().await?;
-        assert_eq!(released.granted, waits);
+        assert_eq!(released.is_granted, waits);
         if let Some(waiter) = waiter {
             granted(SOON, waiter).await.release().await.unwrap();
         }
@@ -42,7 +42,7 @@ async fn use_all(server: &RedisServer, operator: &LockManager) -> Result<(), Adm
     let waiter = start_waiter(server, locks.lock(NAME).read().wait(SOON), 1).await;
     assert!(operator.holder(NAME).await?.is_some());
     let released = operator.admin().force_release(NAME).free_at_once().await?;
-    assert!(released.granted);
+    assert!(released.is_granted);
     granted(SOON, waiter).await.release().await.unwrap();
     drop(held);
     server.cli(&["SET", KEY, "theirs", "PX", "60000"]);

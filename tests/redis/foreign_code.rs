@@ -312,7 +312,7 @@ async fn panic_of_a_waker_does_not_stop_notifications() {
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     let subscribers = || server.cli(&["PUBSUB", "CHANNELS", "lk1:*"]).array().len();
     // The server confirms the new subscription before the manager has read that.
-    let is_subscribed = || subscribers() == 1 && locks.health().subscribed;
+    let is_subscribed = || subscribers() == 1 && locks.health().is_subscribed;
     eventually_async(SOON, async || is_subscribed()).await;
     assert!(locks.stats().panics >= 1);
     // A notification grants the lock, long before the waiter would poll.

@@ -177,7 +177,7 @@ async fn lack_of_a_run_id_is_reported_once() {
     acquire_and_release(&locks).await;
     stand_in.cut_all();
     acquire_and_release(&locks).await;
-    assert!(!locks.ping().await.unwrap().notifications);
+    assert!(!locks.ping().await.unwrap().is_notifying);
     let reports = trace.count("INFO shows no run_id");
     assert_eq!(reports, 1, "{}", trace.text());
 }
@@ -236,11 +236,11 @@ async fn health_says_why_waiters_poll() {
         assert_eq!(locks.health().polling, None, "{quirk:?}");
         let waiting = tokio::spawn(locks.lock(NAME).wait(LONG).acquire());
         eventually_async(SOON, async || locks.health().polling == Some(expected)).await;
-        assert!(!locks.health().subscribed);
+        assert!(!locks.health().is_subscribed);
         stand_in.set([]);
         // A refused subscription is tried again after ten seconds.
         if expected == PollingReason::Disconnected {
-            eventually_async(LONG, async || locks.health().subscribed).await;
+            eventually_async(LONG, async || locks.health().is_subscribed).await;
             assert_eq!(locks.health().polling, None, "{quirk:?}");
         }
         held.release().await.unwrap();
@@ -275,7 +275,7 @@ async fn pair_of_proxies_with_two_run_ids_costs_few_dials() {
         let before = renewals();
         eventually_async(SOON, async || renewals() > before).await;
         let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-        eventually_async(SOON, async || locks.ping().await.unwrap().notifications).await;
+        eventually_async(SOON, async || locks.ping().await.unwrap().is_notifying).await;
         assert!(!held.is_lost());
         held.release().await.unwrap();
         granted(AT_ONCE, waiting).await.release().await.unwrap();
@@ -299,7 +299,7 @@ async fn old_info_brings_notifications() {
     held.release().await.unwrap();
     granted(SOON, waiting).await.release().await.unwrap();
     let pong = locks.ping().await.unwrap();
-    assert!(pong.notifications, "{}", trace.text());
+    assert!(pong.is_notifying, "{}", trace.text());
 }
 
 #[tokio::test]
@@ -327,7 +327,7 @@ async fn each_refusal_of_hello_leads_to_resp2() {
         let stand_in = StandIn::start(&server, [hello(refusal.clone())]);
         let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
         acquire_and_release(&locks).await;
-        assert!(!locks.ping().await.unwrap().notifications);
+        assert!(!locks.ping().await.unwrap().is_notifying);
         let warnings = trace.count("connections speak RESP2");
         assert_eq!(warnings, 1, "{refusal:?}: {}", trace.text());
         // Remembered: a later connection does not ask again.
@@ -361,7 +361,7 @@ async fn another_process_is_asked_for_resp3_again() {
     granted(SOON, waiting).await.release().await.unwrap();
     // The listener pauses if it has connected before RESP3 was tried again.
     eventually_async(SOON, async || {
-        locks.ping().await.is_ok_and(|pong| pong.notifications)
+        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
     })
     .await;
 }
@@ -540,7 +540,7 @@ async fn server_that_has_accepted_resp3_is_not_dialed_in_resp2_when_it_closes() 
     stand_in.set([]);
     // Notifications need RESP3. The listener pauses before it connects again.
     eventually_async(SOON, async || {
-        locks.ping().await.is_ok_and(|pong| pong.notifications)
+        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
     })
     .await;
 }

@@ -88,7 +88,7 @@ async fn set_that_sends_nothing_is_reported() {
     eventually_async(SOON, async || {
         // Finds the connection broken.
         let _error = locks.lock("z").acquire().await;
-        !locks.health().connected
+        !locks.health().is_connected
     })
     .await;
     seen.take();

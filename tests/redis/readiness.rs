@@ -105,12 +105,12 @@ async fn end_of_an_idle_connection_is_noticed() {
     let proxy = Proxy::in_front_of(&server);
     let (trace, _collecting) = Trace::begin();
     let locks = connect_with(one_attempt(LockManager::builder()), &proxy.url()).await;
-    assert!(locks.health().connected);
+    assert!(locks.health().is_connected);
     proxy.cut_all();
-    eventually_async(SOON, async || !locks.health().connected).await;
+    eventually_async(SOON, async || !locks.health().is_connected).await;
     assert_eq!(trace.count("lock.disconnected"), 1, "{}", trace.text());
     let held = locks.lock(NAME).acquire().await.unwrap();
-    assert!(locks.health().connected);
+    assert!(locks.health().is_connected);
     held.release().await.unwrap();
 }
 
@@ -119,7 +119,7 @@ async fn health_follows_the_connections() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let health = locks.health();
-    assert!(health.connected && !health.subscribed && health.worker_alive);
+    assert!(health.is_connected && !health.is_subscribed && health.is_worker_alive);
     assert_eq!((health.held, health.waiting), (0, 0));
     let held = locks.lock(NAME).acquire().await.unwrap();
     let mut waiting = Box::pin(locks.lock(NAME).wait(SOON).acquire());
@@ -128,11 +128,11 @@ async fn health_follows_the_connections() {
     assert_eq!((health.held, health.waiting), (1, 1));
     assert!(health.last_reply < Some(SOON), "{health:?}");
     let waiting = tokio::spawn(waiting);
-    eventually_async(SOON, async || locks.health().subscribed).await;
+    eventually_async(SOON, async || locks.health().is_subscribed).await;
     server.kill9();
     eventually_async(SOON, async || {
         let health = locks.health();
-        !health.connected && !health.subscribed
+        !health.is_connected && !health.is_subscribed
     })
     .await;
     waiting.abort();
@@ -238,7 +238,7 @@ async fn first_ping_does_not_need_the_subscription() {
     let locks = connect_with(builder, &proxy.url()).await;
     // A lock takes two round trips, and a subscription three more.
     proxy.delay_round_trip(ms(160));
-    assert!(!locks.ping().await.unwrap().notifications);
+    assert!(!locks.ping().await.unwrap().is_notifying);
     proxy.forward();
     shut_down(&locks).await;
 }

@@ -226,7 +226,7 @@ fn revocation(
     verdict: &ForceVerdict,
     status: LockStatus,
 ) -> Result<Revocation, AdminError> {
-    let (free_in, granted) = match verdict {
+    let (free_in, is_granted) = match verdict {
         ForceVerdict::Foreign { .. } => return Err(AdminError::foreign(key, status)),
         ForceVerdict::Changed => return Err(AdminError::changed(status)),
         ForceVerdict::Endless => return Err(AdminError::NoExpiry { key: key.text() }),
@@ -241,7 +241,7 @@ fn revocation(
     Ok(Revocation {
         previous,
         free_in,
-        granted,
+        is_granted,
     })
 }
 
@@ -278,5 +278,5 @@ pub struct Revocation {
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.
     pub free_in: Duration,
     /// Whether the next waiter has the lock now.
-    pub granted: bool,
+    pub is_granted: bool,
 }

@@ -88,7 +88,7 @@ pub(crate) async fn revoked_lock_stays_locked_until_its_lease_ends(s: &Subject) 
     let waiter = s.start_waiter(s.second.lock(NAME).wait(WAIT), 1).await;
     let revoked = request.await.unwrap();
     let started = Instant::now();
-    assert!(revoked.previous.is_some() && !revoked.granted);
+    assert!(revoked.previous.is_some() && !revoked.is_granted);
     assert!(
         revoked.free_in > ttl / 2 && revoked.free_in <= ttl,
         "{revoked:?}"

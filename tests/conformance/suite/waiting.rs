@@ -214,14 +214,14 @@ pub(crate) async fn ping_shows_that_locks_are_granted(s: &Subject) {
     let (one, other) = tokio::join!(s.first.ping(), s.first.ping());
     let pong = one.unwrap();
     assert_eq!(pong, other.unwrap(), "one probe for both");
-    assert_eq!(pong.notifications, s.notifies);
+    assert_eq!(pong.is_notifying, s.notifies);
     let version = pong.server_version.as_deref();
     assert_eq!(version.is_some(), s.has_server(), "{version:?}");
     assert!(version.is_none_or(|text| text.starts_with("Redis ") || text.starts_with("Valkey ")));
     assert_eq!(s.first.ping().await.unwrap(), pong, "reused for a second");
     held.release().await.unwrap();
     let health = s.first.health();
-    assert!(health.connected && health.worker_alive);
-    assert_eq!(health.subscribed, pong.notifications, "{health:?}");
+    assert!(health.is_connected && health.is_worker_alive);
+    assert_eq!(health.is_subscribed, pong.is_notifying, "{health:?}");
     assert_eq!(health.held, 0);
 }

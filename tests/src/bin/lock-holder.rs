@@ -235,7 +235,7 @@ fn fork_busy(children: u32) {
         if std::os::unix::process::parent_id() == 0 {
             drop((listeners, spare));
             let health = locks.health();
-            let is_alone = health.held == 0 && !health.connected && !health.worker_alive;
+            let is_alone = health.held == 0 && !health.is_connected && !health.is_worker_alive;
             say(&json!({ "dropped": true, "alone": is_alone, "locked": lock_in_child() }));
             std::process::exit(0);
         }

@@ -214,7 +214,7 @@ async fn ping_in_resp2_returns_at_once() {
     let url = format!("{}?protocol=2", cluster.url());
     let locks = builder.connect(&url).await.unwrap();
     let began = Instant::now();
-    assert!(!locks.ping().await.unwrap().notifications);
+    assert!(!locks.ping().await.unwrap().is_notifying);
     assert!(began.elapsed() < FAILOVER / 4, "{:?}", began.elapsed());
 }
 

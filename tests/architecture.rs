@@ -13,7 +13,7 @@ mod tree;
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
 const LEVELS: [&[&str]; 13] = [
     &["sync"],
-    &["error", "config", "info", "stats", "telemetry"],
+    &["error", "config", "telemetry"],
     &["store"],
     &["memory", "faulty"],
     &["redis"],

@@ -4,17 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Holder, LockError};
-use crate::info::LockInfo;
 use crate::manager::LockManager;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::inspection::InspectDetail;
 use lock_protocol::key::{LockKey, LockName};
 
 mod error;
+mod info;
 mod list;
 mod release;
 
 pub use self::error::AdminError;
+pub use self::info::{LockInfo, LockStatus, WaiterInfo};
 pub use self::list::{Cursor, ListLocks, LockPage, MissingNode};
 pub use self::release::{ForceRelease, Revocation};
 

@@ -6,6 +6,9 @@ use crate::error::LockError;
 use crate::manager::LockManager;
 use crate::runtime::probe;
 
+mod stats;
+
+pub use self::stats::LockStats;
 pub use crate::runtime::probe::Pong;
 pub use crate::store::PollingReason;
 

@@ -16,7 +16,6 @@ mod error;
 mod faulty;
 mod guard;
 mod health;
-mod info;
 mod lead;
 mod manager;
 mod memory;
@@ -25,7 +24,6 @@ mod redis;
 mod request;
 mod run;
 mod runtime;
-mod stats;
 mod store;
 mod sync;
 pub mod telemetry;
@@ -46,7 +44,8 @@ pub mod web;
 pub mod macro_support;
 
 pub use admin::{
-    Admin, AdminError, Cursor, ForceRelease, ListLocks, LockPage, MissingNode, Revocation,
+    Admin, AdminError, Cursor, ForceRelease, ListLocks, LockInfo, LockPage, LockStatus,
+    MissingNode, Revocation, WaiterInfo,
 };
 pub use config::Handover;
 #[doc(hidden)]
@@ -68,8 +67,7 @@ pub use error::{
     BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
-pub use health::{Health, PollingReason, Pong};
-pub use info::{LockInfo, LockStatus, WaiterInfo};
+pub use health::{Health, LockStats, PollingReason, Pong};
 pub use lead::Term;
 #[doc(inline)]
 pub use lock_protocol::dialect::{
@@ -92,7 +90,6 @@ pub use redis::doctor;
 #[cfg(feature = "macros")]
 pub use request::Declared;
 pub use request::{Acquiring, LockRequest, Named, Names, One, Target};
-pub use stats::LockStats;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;

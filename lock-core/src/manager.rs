@@ -11,11 +11,11 @@ use crate::config::{Handover, Settings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{LockError, ShutdownIncomplete};
+use crate::health::LockStats;
 use crate::memory::MemoryStore;
 use crate::request::{LockRequest, Names};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::notifications::Notifications;
-use crate::stats::LockStats;
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
@@ -198,7 +198,7 @@ impl LockManager {
     /// renewals.
     #[must_use]
     pub fn stats(&self) -> LockStats {
-        self.inner.reporter.read()
+        self.inner.reporter.read().into()
     }
 
     /// Ends this manager: no call acquires a lock any more, and all locks are released.

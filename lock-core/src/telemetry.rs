@@ -30,7 +30,7 @@ pub use self::labels::{
     LockCommand, LockId, NotificationKind, NotificationUse, PanicSource, ServerAddress,
 };
 pub use self::metrics::{ACQUIRE_BUCKETS, HOLD_BUCKETS, METRICS, MetricInfo, MetricKind};
-pub(crate) use self::reporter::Reporter;
+pub(crate) use self::reporter::{Counts, Reporter};
 
 /// The name of a lock whose template is not known.
 pub const OTHER: &str = "_OTHER";

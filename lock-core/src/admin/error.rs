@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::info::LockStatus;
 use crate::error::{Holder, LockError};
-use crate::info::LockStatus;
 use lock_protocol::error_line::write_line;
 use lock_protocol::key::LockKey;
 use lock_protocol::wire::escaped;

@@ -6,8 +6,8 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use super::info::LockInfo;
 use crate::error::{BackendErrorKind, LockError};
-use crate::info::LockInfo;
 use crate::runtime::inner::ManagerInner;
 use lock_protocol::inspection::{ListedLock, ScanPart, ScanPlace, ScanRequest};
 

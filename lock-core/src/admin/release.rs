@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::AdminError;
+use super::info::{LockInfo, LockStatus};
 use crate::error::{Holder, LockError};
-use crate::info::{LockInfo, LockStatus};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::LockEvent;
 use lock_protocol::acquisition::ObservedHolder;

@@ -8,10 +8,17 @@ use tracing::Span;
 
 use super::mismatches::Mismatches;
 use super::{KeyDisplay, LockEvent, LockId, ObserverHandle, PanicSource, metrics, span, trace};
-use crate::stats::LockStats;
 use crate::sync::{Process, catch, panic_message};
 use lock_protocol::clock::Moment;
 use lock_protocol::key::LockKey;
+
+/// What a reporter counted.
+pub(crate) struct Counts {
+    pub(crate) lost: u64,
+    pub(crate) renewals_failed: u64,
+    pub(crate) releases_failed: u64,
+    pub(crate) panics: u64,
+}
 
 /// The counts of a manager, and the readers of its events.
 #[derive(Debug)]
@@ -179,8 +186,8 @@ impl Reporter {
         }
     }
 
-    pub(crate) fn read(&self) -> LockStats {
-        LockStats {
+    pub(crate) fn read(&self) -> Counts {
+        Counts {
             lost: self.lost.load(Ordering::Relaxed),
             renewals_failed: self.renewals_failed.load(Ordering::Relaxed),
             releases_failed: self.releases_failed.load(Ordering::Relaxed),

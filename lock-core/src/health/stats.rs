@@ -1,5 +1,7 @@
 //! Counts of events that a caller may not have seen.
 
+use crate::telemetry::Counts;
+
 /// Counts events, since the manager was made, that a caller may not have seen. Returned by
 /// [`LockManager::stats`](crate::LockManager::stats).
 ///
@@ -21,4 +23,21 @@ pub struct LockStats {
     /// [address map](crate::LockManagerBuilder::address_map), of a provider of credentials, of a waker, or of the background
     /// worker. The library catches each of them, traces it as an error, and continues to renew and release locks.
     pub panics: u64,
+}
+
+impl From<Counts> for LockStats {
+    fn from(counts: Counts) -> Self {
+        let Counts {
+            lost,
+            renewals_failed,
+            releases_failed,
+            panics,
+        } = counts;
+        Self {
+            lost,
+            renewals_failed,
+            releases_failed,
+            panics,
+        }
+    }
 }

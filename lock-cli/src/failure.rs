@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use lock_core::{BackendErrorKind, InvalidKindReason, LockError};
+use lock_core::{BackendErrorKind, InvalidKindReason, InvalidSetting, LockError};
 
 use crate::exit::Exit;
 use crate::page::Line;
@@ -76,22 +76,30 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         LockError::Timeout { .. } => (Exit::Contended, "timeout"),
         LockError::Lost { .. } => (Exit::Lost, "lost"),
         LockError::ForeignKey { .. } => (Exit::Config, "foreign-key"),
-        LockError::InvalidName { .. } => (Exit::Usage, "invalid-name"),
-        LockError::InvalidTtl { .. }
-        | LockError::InvalidMaxHold { .. }
-        | LockError::InvalidMinHold { .. }
-        | LockError::InvalidWait { .. }
-        | LockError::InvalidRenewal { .. } => (Exit::Usage, "invalid-time"),
-        LockError::InvalidKind {
+        LockError::Invalid(setting) => invalid_class(setting),
+        LockError::NotConfigured => (Exit::Config, "configuration"),
+        LockError::NoQuorum { .. } => (Exit::Unavailable, "no-quorum"),
+        LockError::Backend(error) => backend_class(error.kind()),
+        _ => (Exit::Internal, "internal"),
+    }
+}
+
+fn invalid_class(setting: &InvalidSetting) -> (Exit, &'static str) {
+    match setting {
+        InvalidSetting::Name { .. } => (Exit::Usage, "invalid-name"),
+        InvalidSetting::Ttl { .. }
+        | InvalidSetting::MaxHold { .. }
+        | InvalidSetting::MinHold { .. }
+        | InvalidSetting::Wait { .. }
+        | InvalidSetting::Renewal { .. } => (Exit::Usage, "invalid-time"),
+        InvalidSetting::Kind {
             reason: InvalidKindReason::Weight | InvalidKindReason::TooManyNames,
             ..
         } => (Exit::Usage, "usage"),
-        LockError::InvalidDialect { .. }
-        | LockError::InvalidSetting { .. }
-        | LockError::InvalidKind { .. }
-        | LockError::NotConfigured => (Exit::Config, "configuration"),
-        LockError::NoQuorum { .. } => (Exit::Unavailable, "no-quorum"),
-        LockError::Backend(error) => backend_class(error.kind()),
+        InvalidSetting::Dialect { .. }
+        | InvalidSetting::Manager { .. }
+        | InvalidSetting::Kind { .. } => (Exit::Config, "configuration"),
+        // This program sets no overrides.
         _ => (Exit::Internal, "internal"),
     }
 }

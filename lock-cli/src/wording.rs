@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use lock_core::{BackendError, BackendErrorKind, InvalidKindReason, LockError};
+use lock_core::{BackendError, BackendErrorKind, InvalidKindReason, InvalidSetting, LockError};
 
 use crate::text::flag;
 
@@ -18,25 +18,35 @@ pub(crate) const NOT_IN_MEMORY: &str =
 /// Returns the text of an error. `source` says where the URL came from.
 pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
     match error {
-        LockError::InvalidTtl { ttl, .. } => {
+        LockError::Invalid(setting) => of_setting(setting),
+        LockError::Lost { key, .. } => format!("the lock with the key `{key}` was lost"),
+        LockError::Backend(backend) => of_backend(backend, source),
+        // All others have nothing to do with the flags, or mean a fault of this program.
+        other => plain(&other.to_string()),
+    }
+}
+
+fn of_setting(invalid: &InvalidSetting) -> String {
+    match invalid {
+        InvalidSetting::Ttl { ttl, .. } => {
             format!(
                 "invalid --ttl {}: use at least 100ms and at most 24h",
                 flag(*ttl)
             )
         }
-        LockError::InvalidMaxHold { longest, .. } => {
+        InvalidSetting::MaxHold { longest, .. } => {
             format!(
                 "invalid --max-hold {}: use more than the --ttl",
                 flag(*longest)
             )
         }
-        LockError::InvalidMinHold { shortest, .. } => {
+        InvalidSetting::MinHold { shortest, .. } => {
             format!(
                 "invalid --min-hold {}: use less than the --ttl",
                 flag(*shortest)
             )
         }
-        LockError::InvalidSetting {
+        InvalidSetting::Manager {
             setting,
             value,
             advice,
@@ -51,7 +61,7 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
             };
             format!("invalid {setting} `{value}`: {}", plain(advice))
         }
-        LockError::InvalidKind { kind, reason, .. } => match reason {
+        InvalidSetting::Kind { kind, reason, .. } => match reason {
             InvalidKindReason::Weight => {
                 format!("invalid --weight ({kind}): it must not be larger than --permits")
             }
@@ -64,11 +74,8 @@ pub(crate) fn of_lock(error: &LockError, source: &str) -> String {
                 "too many --name: a set has at most 64; use a name that stands for all of them"
                     .to_owned()
             }
-            _ => plain(&error.to_string()),
+            _ => plain(&invalid.to_string()),
         },
-        LockError::Lost { key, .. } => format!("the lock with the key `{key}` was lost"),
-        LockError::Backend(backend) => of_backend(backend, source),
-        // All others have nothing to do with the flags, or mean a fault of this program.
         other => plain(&other.to_string()),
     }
 }

@@ -186,7 +186,7 @@ impl Admin {
     ///   [`DeadlineGetset`](crate::Dialect::DeadlineGetset), which has no owner.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
     /// - [`AdminError::Lock`] with the errors of [`inspect`](Self::inspect), and with
-    ///   [`LockError::InvalidSetting`] when `expect_unchanged` got what was seen of another lock, or when
+    ///   [`LockError::Invalid`] when `expect_unchanged` got what was seen of another lock, or when
     ///   a hash is to be removed that was not identified.
     ///
     /// # Cancel safety

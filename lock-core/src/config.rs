@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::MAX_PREFIX;
 use lock_protocol::poll_schedule::RETRY_INTERVAL;
@@ -137,29 +137,29 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.check_prefix()?;
         if self.label.is_empty() {
-            return Err(LockError::InvalidSetting {
+            return Err(LockError::Invalid(InvalidSetting::Manager {
                 setting: "label",
                 value: "".into(),
                 advice: "use the name of the service or of the machine".into(),
-            });
+            }));
         }
         if self.label.starts_with(revocation::START) {
-            return Err(LockError::InvalidSetting {
+            return Err(LockError::Invalid(InvalidSetting::Manager {
                 setting: "label",
                 value: Arc::clone(&self.label),
                 advice: "a label that begins with `revoked by ` marks a revoked lock; use the name of the \
                          service or of the machine"
                     .into(),
-            });
+            }));
         }
         let (ttl, dialect) = (self.default_ttl, self.dialect);
         if Ttl::new(ttl).is_none() {
             let setting = Some("default_ttl");
-            return Err(LockError::InvalidTtl { ttl, setting });
+            return Err(LockError::Invalid(InvalidSetting::Ttl { ttl, setting }));
         }
         dialect
             .check_ttl(ttl)
-            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+            .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
         at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
         at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)?;
         if !self.resolve_interval.is_zero() {
@@ -167,11 +167,11 @@ impl Settings {
             at_least("resolve_interval", interval, MIN_RESOLVE_INTERVAL)?;
         }
         if self.fencing_lead > MAX_FENCING_LEAD {
-            return Err(LockError::InvalidSetting {
+            return Err(LockError::Invalid(InvalidSetting::Manager {
                 setting: "fencing_lead",
                 value: format!("{:?}", self.fencing_lead).into(),
                 advice: "use at most 48 h".into(),
-            });
+            }));
         }
         if let Some(map) = &self.address_map {
             map.check()?;
@@ -189,10 +189,10 @@ impl Settings {
         confirm.check(self.command_timeout)?;
         match self.dialect {
             Dialect::Native => Ok(()),
-            dialect => Err(LockError::InvalidDialect {
+            dialect => Err(LockError::Invalid(InvalidSetting::Dialect {
                 dialect,
                 reason: lock_protocol::dialect::InvalidDialectReason::Confirmed,
-            }),
+            })),
         }
     }
 
@@ -214,11 +214,11 @@ impl Settings {
         } else {
             return Ok(());
         };
-        Err(LockError::InvalidSetting {
+        Err(LockError::Invalid(InvalidSetting::Manager {
             setting: "prefix",
             value: tidy(&self.prefix, 40).into(),
             advice: advice.into(),
-        })
+        }))
     }
 
     /// How long a released key with waiters stays free for clients of other libraries.
@@ -237,11 +237,11 @@ fn at_least(setting: &'static str, value: Duration, min: Duration) -> Result<(),
     let advice = "use at least 1 ms";
     // `Debug` shows it as `0ns`, which no configuration takes.
     let zero = value.is_zero().then(|| "0s".to_owned());
-    Err(LockError::InvalidSetting {
+    Err(LockError::Invalid(InvalidSetting::Manager {
         setting,
         value: zero.unwrap_or_else(|| format!("{value:?}")).into(),
         advice: advice.into(),
-    })
+    }))
 }
 
 /// The longest text that is read as a duration. Error messages repeat it.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_protocol::acquisition::{Failure, FailureClass};
-use lock_protocol::dialect::{Dialect, InvalidDialectReason};
 use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
-use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::loss::LossReason;
 use lock_protocol::wire::escaped;
 
@@ -16,7 +14,7 @@ mod backend;
 mod debug;
 pub(crate) mod foreign_key;
 mod holder;
-mod invalid_override;
+mod invalid;
 #[cfg(feature = "redis")]
 mod provider;
 #[cfg(feature = "redis")]
@@ -27,13 +25,14 @@ use self::holder::{about, rounded};
 
 pub use self::holder::Holder;
 pub(crate) use self::holder::{HolderState, without_tag};
-pub use self::invalid_override::InvalidOverrideReason;
+pub use self::invalid::{InvalidOverrideReason, InvalidSetting};
 
 /// Why a lock was not acquired, or was lost.
 ///
 /// - Another holder has the lock: [`Contended`](Self::Contended) and [`Timeout`](Self::Timeout).
 /// - The server failed: [`Backend`](Self::Backend), and [`NoQuorum`](Self::NoQuorum) where several
 ///   servers hold each lock.
+/// - A name, a time or another setting is invalid: [`Invalid`](Self::Invalid).
 /// - The lock was held and was lost: [`Lost`](Self::Lost).
 /// - The call was refused: all other variants.
 ///
@@ -121,118 +120,20 @@ pub enum LockError {
         /// What to do about it.
         advice: Arc<str>,
     },
-    /// The dialect does not support a setting of the manager or of the request.
-    #[error("invalid use of `Dialect::{dialect}`: {reason}")]
-    #[non_exhaustive]
-    InvalidDialect {
-        /// The dialect.
-        dialect: Dialect,
-        /// What the dialect does not support.
-        reason: InvalidDialectReason,
-    },
-    /// The name is not a valid name of a lock.
-    #[error("invalid lock name `{}`: {reason}", escaped(name))]
-    #[non_exhaustive]
-    InvalidName {
-        /// The beginning of the name.
-        name: Arc<str>,
-        /// What is wrong with it.
-        reason: InvalidNameReason,
-    },
-    /// The time to live is out of range.
-    #[error("invalid {}: use at least 100 ms and at most 24 h", setting_or_ttl(*setting, *ttl))]
-    #[non_exhaustive]
-    InvalidTtl {
-        /// The ttl that was requested.
-        ttl: Duration,
-        /// The setting of the manager that has this ttl: `default_ttl`. `None` for the ttl of a call.
-        setting: Option<&'static str>,
-    },
-    /// A setting of the manager is out of range.
-    #[error("invalid setting `{setting}` (`{value}`): {advice}")]
-    #[non_exhaustive]
-    InvalidSetting {
-        /// The name of the builder's method, or of the environment variable.
-        setting: &'static str,
-        /// The value that was set.
-        value: Arc<str>,
-        /// What to set instead.
-        advice: Arc<str>,
-    },
-    /// An [`Override`](crate::Override) is invalid, or does not fit the other options of this call.
-    #[error("invalid override for `{}`: {reason}", escaped(template))]
-    #[non_exhaustive]
-    InvalidOverride {
-        /// The template of the override.
-        template: Arc<str>,
-        /// What does not fit.
-        reason: InvalidOverrideReason,
-    },
-    /// The renewal interval does not fit the ttl.
-    #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
-    #[non_exhaustive]
-    InvalidRenewal {
-        /// The interval that was requested.
-        every: Duration,
-    },
-    /// The longest hold does not fit the ttl, or the lock is not renewed.
-    #[error("invalid `max_hold` {longest:?}: use more than the ttl, without `Renew::Never`")]
-    #[non_exhaustive]
-    InvalidMaxHold {
-        /// The longest hold that was requested.
-        longest: Duration,
-    },
-    /// The shortest hold does not fit the ttl.
-    #[error("invalid `min_hold` {shortest:?}: use less than the ttl")]
-    #[non_exhaustive]
-    InvalidMinHold {
-        /// The shortest hold that was requested.
-        shortest: Duration,
-    },
-    /// A leader waits without an end, and the request has a wait.
+    /// A name, a kind, a time or another setting is invalid, or doesn't fit the rest of the request or of the manager.
+    /// [`InvalidSetting`] says which one.
     ///
     /// ```
-    /// # use lock_core::{LockError, LockManager};
-    /// # use std::time::Duration;
+    /// # use lock_core::{InvalidSetting, LockError, LockManager};
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
+    /// # async fn main() {
     /// let locks = LockManager::in_memory();
-    /// let scheduler = locks.lock("scheduler").wait(Duration::from_secs(5));
-    /// let error = scheduler.lead(async |_term| ()).await.unwrap_err();
-    /// assert!(matches!(error, LockError::InvalidWait { .. }));
-    /// # Ok(())
+    /// let error = locks.lock("").acquire().await.unwrap_err();
+    /// assert!(matches!(error, LockError::Invalid(InvalidSetting::Name { .. })), "{error}");
     /// # }
     /// ```
-    #[error("invalid `wait` {wait:?}: a leader waits until it is elected; remove `wait`")]
-    #[non_exhaustive]
-    InvalidWait {
-        /// The wait that was requested.
-        wait: Duration,
-    },
-    /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
-    ///
-    /// ```
-    /// # use lock_core::{Kind, LockError, LockManager};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let locks = LockManager::in_memory();
-    /// let error = locks.lock("mailer").permits(0).acquire().await.unwrap_err();
-    /// let LockError::InvalidKind { kind, reason, .. } = error else {
-    ///     panic!("{error}");
-    /// };
-    /// assert_eq!(kind, Kind::Permits { of: 0, weight: 1 });
-    /// assert!(reason.to_string().starts_with("use at least 1 permit"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[error("invalid kind of lock ({kind}): {reason}")]
-    #[non_exhaustive]
-    InvalidKind {
-        /// The kind that was requested.
-        kind: Kind,
-        /// What is wrong with it.
-        reason: InvalidKindReason,
-    },
+    #[error(transparent)]
+    Invalid(#[from] InvalidSetting),
     /// No manager is installed, and the environment variable `DISTRIBUTED_LOCK_URL` is not set; or it is set, and
     /// [`LockManager::current`](crate::LockManager::current) was called before anything connected to its URL.
     #[error(
@@ -285,17 +186,7 @@ pub enum LockError {
 
 impl From<InvalidName> for LockError {
     fn from(error: InvalidName) -> Self {
-        Self::InvalidName {
-            name: Arc::clone(error.name()),
-            reason: error.reason(),
-        }
-    }
-}
-
-fn setting_or_ttl(setting: Option<&str>, ttl: Duration) -> String {
-    match setting {
-        Some(setting) => format!("setting `{setting}` (`{ttl:?}`)"),
-        None => format!("ttl {ttl:?}"),
+        Self::Invalid(error.into())
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy::BodyScope;
@@ -182,7 +182,7 @@ impl LockGuard {
     /// After each error the lock is released, in the background.
     /// - [`LockError::Lost`] when the lock was no longer held.
     /// - [`LockError::ForeignKey`] when another client uses the key `{<name>}:h`, in which the readers are.
-    /// - [`LockError::InvalidKind`] for a lock that is not exclusive, that has a
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`] for a lock that is not exclusive, that has a
     ///   [`min_hold`](crate::LockRequest::min_hold), or that is in a dialect or at a quorum of servers, where only
     ///   exclusive locks exist.
     /// - [`LockError::Backend`] when the server did not confirm the change.
@@ -193,7 +193,7 @@ impl LockGuard {
     pub async fn downgrade(self) -> Result<Self, LockError> {
         self.acquired
             .check_downgrade()
-            .map_err(|reason| LockError::InvalidKind {
+            .map_err(|reason| InvalidSetting::Kind {
                 kind: self.kind(),
                 reason,
             })?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use crate::guard::{LockGuard, LockWatch};
 use crate::request::LockRequest;
 use crate::run;
@@ -171,8 +171,8 @@ impl LockRequest {
     /// a second comes a pause.
     ///
     /// # Errors
-    /// - [`LockError::InvalidWait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
-    /// - [`LockError::InvalidKind`] for a [read](Self::read) lock, which all callers would have at once.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`] when the request has a [`wait`](Self::wait): a leader waits without an end.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`] for a [read](Self::read) lock, which all callers would have at once.
     /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term. A body that has
     ///   ended before keeps its result.
     /// - Each error of [`acquire`](Self::acquire) that is neither [retryable](LockError::is_retryable) nor a busy or
@@ -360,17 +360,20 @@ mod tests {
         let body = async |_: Term| ();
         let error = locks.lock("k").wait(SECOND).lead(body).await.unwrap_err();
         assert!(
-            matches!(error, LockError::InvalidWait { wait } if wait == SECOND),
+            matches!(error, LockError::Invalid(InvalidSetting::Wait { wait }) if wait == SECOND),
             "{error}"
         );
         let error = locks.lock("k").read().lead(body).await.unwrap_err();
         let reason = InvalidKindReason::Leader;
         assert!(
-            matches!(error, LockError::InvalidKind { reason: found, .. } if found == reason),
+            matches!(error, LockError::Invalid(InvalidSetting::Kind { reason: found, .. }) if found == reason),
             "{error}"
         );
         let error = locks.lock("").lead(body).await.unwrap_err();
-        assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
+            "{error}"
+        );
         let error = locks.lock("k").lead(async |_| {
             let again = locks.lock("k").lead(body);
             again.await.unwrap_err()

@@ -64,7 +64,8 @@ pub use config::parse_duration;
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
 pub use config::tls::{Certificates, Tls};
 pub use error::{
-    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, LockError, ShutdownIncomplete,
+    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, InvalidSetting,
+    LockError, ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
 pub use health::{Health, LockStats, PollingReason, Pong};
@@ -111,7 +112,7 @@ pub use lock_macros::{Lock, distributed_lock};
 /// `{}` inserts the next expression. `{variable}` and `{variable.field.0}` insert a value that is
 /// in scope. All values are percent-encoded, as in [`distributed_lock`](macro@distributed_lock), so
 /// two different lists of values never give the same name. When a value is empty, each acquire of
-/// the name fails with [`LockError::InvalidName`].
+/// the name fails with [`LockError::Invalid`].
 ///
 /// ```
 /// # use lock_core::{LockError, LockManager, distributed_lock, lock_name};

@@ -10,7 +10,7 @@ use crate::config::manager_config::without_password;
 use crate::config::{Handover, Settings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
-use crate::error::{LockError, ShutdownIncomplete};
+use crate::error::{InvalidSetting, LockError, ShutdownIncomplete};
 use crate::health::LockStats;
 use crate::memory::MemoryStore;
 use crate::request::{LockRequest, Names};
@@ -449,13 +449,14 @@ impl LockManagerBuilder {
     ///   compatible services that name that version, run the scripts in [another form](crate::guide::redis), with a
     ///   warning in the log.
     /// - [`LockError::NoQuorum`] when a majority of the servers of `redis+quorum://` does not reply in time.
-    /// - [`LockError::InvalidTtl`] when the default ttl is out of range.
-    /// - [`LockError::InvalidDialect`] when the default ttl, `confirm`, or the servers of the URL do not fit the
-    ///   dialect.
-    /// - [`LockError::InvalidSetting`] when the prefix is too long or has a brace, when the label is empty or begins
-    ///   with `revoked by `, when the command timeout or the retry interval is too short, when `confirm` asks for
-    ///   nothing, doesn't fit the command timeout or is set for a quorum.
-    /// - [`LockError::InvalidOverride`] when an override has an invalid time.
+    /// - [`LockError::Invalid`] when a setting is invalid, with one of these:
+    ///   - [`InvalidSetting::Ttl`] when the default ttl is out of range.
+    ///   - [`InvalidSetting::Dialect`] when the default ttl, `confirm`, or the servers of the URL do not fit the
+    ///     dialect.
+    ///   - [`InvalidSetting::Manager`] when the prefix is too long or has a brace, when the label is empty or begins
+    ///     with `revoked by `, when the command timeout or the retry interval is too short, when `confirm` asks for
+    ///     nothing, doesn't fit the command timeout or is set for a quorum.
+    ///   - [`InvalidSetting::Override`] when an override has an invalid time.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///
     /// # Panics
@@ -471,15 +472,14 @@ impl LockManagerBuilder {
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
     /// ```
-    /// # use lock_core::{LockError, LockManager};
+    /// # use lock_core::{InvalidSetting, LockError, LockManager};
     /// let error = LockManager::builder().prefix("{shop}:").in_memory().unwrap_err();
-    /// assert!(matches!(error, LockError::InvalidSetting { setting: "prefix", .. }));
+    /// assert!(matches!(error, LockError::Invalid(InvalidSetting::Manager { setting: "prefix", .. })));
     /// ```
     ///
     /// # Errors
-    /// - [`LockError::InvalidTtl`], [`LockError::InvalidSetting`] and [`LockError::InvalidOverride`] as for
-    ///   [`connect`](Self::connect).
-    /// - [`LockError::InvalidDialect`] for each dialect except the native one, which is the only one in memory.
+    /// [`LockError::Invalid`] as for [`connect`](Self::connect), and for each dialect except the native one, which is
+    /// the only one in memory.
     pub fn in_memory(self) -> Result<LockManager, LockError> {
         let (manager, _) = self.in_memory_on(|memory| memory)?;
         Ok(manager)
@@ -494,7 +494,7 @@ impl LockManagerBuilder {
         let dialect = self.settings.dialect;
         MemoryStore::TRAITS
             .check_dialect(dialect)
-            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+            .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
         Ok(self.in_memory_unchecked(wrap))
     }
 

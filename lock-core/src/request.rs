@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use crate::guard::{Holding, LockGuard, LockSet};
 use crate::run;
 use crate::runtime::acquired::Acquired;
@@ -205,7 +205,7 @@ impl LockRequest {
     /// Checks that a leader can use the request.
     pub(crate) fn check_leader(&self) -> Result<(), LockError> {
         if let Some(wait) = self.settings.times.wait {
-            return Err(LockError::InvalidWait { wait });
+            return Err(InvalidSetting::Wait { wait }.into());
         }
         if self.settings.kind.kind == Kind::Read {
             return Err(self.settings.invalid_kind(InvalidKindReason::Leader));
@@ -448,8 +448,8 @@ impl<T: Target> LockRequest<T> {
     ///   the whole [`weight`](Self::weight) at once.
     /// - [`LockError::ForeignKey`] when the key holds a value that is not a lock, or a lock that this dialect can't
     ///   share.
-    /// - [`LockError::InvalidName`], [`LockError::InvalidTtl`] and the other `Invalid..` errors when the request is
-    ///   invalid: nothing is sent then. A set has 1 to 64 names.
+    /// - [`LockError::Invalid`] when the name, a time or another setting of the request is invalid, and when a set has no
+    ///   name or more than 64. Nothing is sent then.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
     ///

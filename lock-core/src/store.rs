@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use crate::sync::caught;
 use crate::telemetry::{PanicSource, Reporter, ServerAddress};
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome};
@@ -171,11 +171,11 @@ impl StoreTraits {
         let Some(quarantine) = self.longest_ttl.filter(|longest| ttl > *longest) else {
             return Ok(());
         };
-        Err(LockError::InvalidSetting {
+        Err(LockError::Invalid(InvalidSetting::Manager {
             setting: "quarantine",
             value: format!("{quarantine:?}").into(),
             advice: format!("use at least the ttl, which is {ttl:?}, or a shorter ttl").into(),
-        })
+        }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::error::{BackendErrorKind, Holder, LockError};
+use crate::error::{BackendErrorKind, Holder, InvalidSetting, LockError};
 use crate::faulty::FaultyStore;
 use crate::guard::LockWatch;
 use crate::manager::{LockManager, LockManagerBuilder};
@@ -310,7 +310,7 @@ impl Faults {
     ///
     /// # Errors
     /// - [`LockError::Contended`] when a guard holds the lock now.
-    /// - [`LockError::InvalidName`] when the name is invalid.
+    /// - [`LockError::Invalid`] when the name is invalid.
     pub fn hold(&self, name: impl Into<LockName>) -> Result<OtherHolder, LockError> {
         self.hold_with(&name.into(), ANY_TTL, Renew::Auto)
     }
@@ -318,7 +318,7 @@ impl Faults {
     /// As [`hold`](Self::hold), with a lease that ends after `ttl`, as that of a holder that died.
     ///
     /// # Errors
-    /// As [`hold`](Self::hold), and [`LockError::InvalidTtl`] when the ttl is out of range.
+    /// As [`hold`](Self::hold), and [`LockError::Invalid`] when the ttl is out of range.
     pub fn hold_for(
         &self,
         name: impl Into<LockName>,
@@ -335,7 +335,7 @@ impl Faults {
     ) -> Result<OtherHolder, LockError> {
         let key = LockKey::new(&self.inner.settings.prefix, name)
             .map_err(|reason| LockError::invalid_name(name, reason))?;
-        let ttl = Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?;
+        let ttl = Ttl::new(ttl).ok_or(InvalidSetting::Ttl { ttl, setting: None })?;
         let lease_config = LeaseConfig {
             ttl,
             renew,

@@ -202,7 +202,7 @@ impl fmt::Display for Kind {
 }
 
 /// Why a kind of lock, or a set of locks, is invalid. The message says what to use instead.
-/// [`LockError::InvalidKind`](enum.LockError.html#variant.InvalidKind) carries it.
+/// [`InvalidSetting::Kind`](enum.InvalidSetting.html#variant.Kind) carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidKindReason {

@@ -122,16 +122,7 @@ impl AcquisitionRecord {
             LockError::Contended { .. }
             | LockError::WouldDeadlock { .. }
             | LockError::ForeignKey { .. }
-            | LockError::InvalidDialect { .. }
-            | LockError::InvalidName { .. }
-            | LockError::InvalidTtl { .. }
-            | LockError::InvalidSetting { .. }
-            | LockError::InvalidOverride { .. }
-            | LockError::InvalidRenewal { .. }
-            | LockError::InvalidMaxHold { .. }
-            | LockError::InvalidMinHold { .. }
-            | LockError::InvalidWait { .. }
-            | LockError::InvalidKind { .. }
+            | LockError::Invalid(_)
             | LockError::NotConfigured
             | LockError::Forked => Kind::Fail,
             _ => Kind::Info,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager, LossReason, Renew};
+use lock_core::{BackendErrorKind, InvalidSetting, LockError, LockManager, LossReason, Renew};
 use lock_testing::{Command, Faults, in_memory_with_faults};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -264,7 +264,7 @@ async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
     assert!(matches!(faults.hold("a"), Err(LockError::Contended { .. })));
     assert!(matches!(
         faults.hold(""),
-        Err(LockError::InvalidName { .. })
+        Err(LockError::Invalid(InvalidSetting::Name { .. }))
     ));
     guard.release().await.unwrap();
 
@@ -275,14 +275,20 @@ async fn other_holder_makes_the_lock_contended_until_it_is_dropped() {
     assert!(started.elapsed() >= 3 * SECOND, "{:?}", started.elapsed());
     drop(dead);
     let invalid = faults.hold_for("b", Duration::ZERO);
-    assert!(matches!(invalid, Err(LockError::InvalidTtl { .. })));
+    assert!(matches!(
+        invalid,
+        Err(LockError::Invalid(InvalidSetting::Ttl { .. }))
+    ));
 }
 
 #[tokio::test]
 async fn invalid_setting_is_an_error() {
     let builder = LockManager::builder().default_ttl(Duration::ZERO);
     let made = in_memory_with_faults(builder);
-    assert!(matches!(made, Err(LockError::InvalidTtl { .. })));
+    assert!(matches!(
+        made,
+        Err(LockError::Invalid(InvalidSetting::Ttl { .. }))
+    ));
 }
 
 /// The ways in which all renewals fail.

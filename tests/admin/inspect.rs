@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Dialect, Holder, Kind, LockError, LockInfo, LockManager, LockRequest, LockStatus};
+use lock_core::{Dialect, Holder, InvalidSetting, Kind, LockError, LockInfo, LockManager,
+    LockRequest, LockStatus};
 use test_support::RedisServer;
 use test_support::eventually_async;
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms, queue_length};
@@ -367,7 +368,10 @@ async fn inspect_of_an_invalid_name_or_queue_is_an_error() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let error = locks.admin().inspect("").await.unwrap_err();
-    assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+    assert!(
+        matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
+        "{error}"
+    );
     server.cli(&["LPUSH", QUEUE, "x"]);
     let error = locks.admin().inspect(NAME).await.unwrap_err();
     assert!(matches!(error, LockError::ForeignKey { .. }), "{error}");

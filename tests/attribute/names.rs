@@ -8,7 +8,8 @@
 use std::fmt;
 
 use lock_core::{
-    InvalidNameReason, Lock, LockError, LockManager, LockName, distributed_lock, lock_name,
+    InvalidNameReason, InvalidSetting, Lock, LockError, LockManager, LockName, distributed_lock,
+    lock_name,
 };
 
 use crate::is_held;
@@ -18,7 +19,7 @@ type Key = Result<String, LockError>;
 
 fn reason(answer: Key) -> InvalidNameReason {
     match answer.expect_err("an invalid name") {
-        LockError::InvalidName { reason, .. } => reason,
+        LockError::Invalid(InvalidSetting::Name { reason, .. }) => reason,
         other => unreachable!("{other}"),
     }
 }
@@ -206,10 +207,10 @@ async fn lock_name_macro_works_with_a_request() {
         assert!(
             matches!(
                 error,
-                LockError::InvalidName {
+                LockError::Invalid(InvalidSetting::Name {
                     reason: InvalidNameReason::EmptyValue,
                     ..
-                }
+                })
             ),
             "{error:?}"
         );

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, distributed_lock};
+use lock_core::{InvalidSetting, LockError, LockManager, distributed_lock};
 use test_support::RedisServer;
 use tests::shut_down;
 use tokio::time::{Instant, sleep};
@@ -189,11 +189,20 @@ async fn too_seldom_for_the_default(locks: &LockManager) -> Result<(), LockError
 async fn options_are_checked_against_the_default_ttl_at_run_time() {
     let locks = LockManager::in_memory();
     let answer = too_long_for_the_default(&locks).await;
-    assert!(matches!(answer, Err(LockError::InvalidMinHold { .. })));
+    assert!(matches!(
+        answer,
+        Err(LockError::Invalid(InvalidSetting::MinHold { .. }))
+    ));
     let answer = too_short_for_the_default(&locks).await;
-    assert!(matches!(answer, Err(LockError::InvalidMaxHold { .. })));
+    assert!(matches!(
+        answer,
+        Err(LockError::Invalid(InvalidSetting::MaxHold { .. }))
+    ));
     let answer = too_seldom_for_the_default(&locks).await;
-    assert!(matches!(answer, Err(LockError::InvalidRenewal { .. })));
+    assert!(matches!(
+        answer,
+        Err(LockError::Invalid(InvalidSetting::Renewal { .. }))
+    ));
     let longer = LockManager::builder()
         .default_ttl(40 * SECOND)
         .in_memory()
@@ -299,7 +308,7 @@ async fn hash_tag_is_put_before_the_name() {
     for (name, tag) in [("", "t"), ("x", ""), ("{x}", "t"), ("x:q", "t")] {
         let answer = tagged_by(&locks, name, tag).await;
         assert!(
-            matches!(answer, Err(LockError::InvalidName { .. })),
+            matches!(answer, Err(LockError::Invalid(InvalidSetting::Name { .. }))),
             "{name} {tag} {answer:?}"
         );
     }
@@ -349,7 +358,9 @@ async fn dynamic_durations_are_checked_at_the_call() {
         ttl,
     };
     let short = regions(Duration::from_millis(99)).by_match(1, SECOND).await;
-    assert!(matches!(short, Err(LockError::InvalidTtl { ttl, .. }) if ttl.as_millis() == 99));
+    assert!(
+        matches!(short, Err(LockError::Invalid(InvalidSetting::Ttl { ttl, .. })) if ttl.as_millis() == 99)
+    );
     let regions = regions(SECOND);
     let once = regions.by_match(1, Duration::ZERO).await;
     assert!(once.expect("one attempt acquires a free lock"));

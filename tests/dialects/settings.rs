@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, InvalidDialectReason, LockError, LockManager, Renew, distributed_lock};
+use lock_core::{
+    Dialect, InvalidDialectReason, InvalidSetting, LockError, LockManager, Renew, distributed_lock,
+};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
 use test_support::{Direction, Proxy, RedisServer, Stopwatch};
 use tests::{SET_NX_PX, connect, supported_dialects};
@@ -11,9 +13,9 @@ use super::{connect_in, redisson, redisson_waits, refusal, value};
 
 fn reason(error: LockError) -> (Dialect, InvalidDialectReason) {
     match error {
-        LockError::InvalidDialect {
+        LockError::Invalid(InvalidSetting::Dialect {
             dialect, reason, ..
-        } => (dialect, reason),
+        }) => (dialect, reason),
         error => panic!("{error}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{LockError, Renew};
+use lock_core::{InvalidSetting, LockError, Renew};
 use serde_json::Value;
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, exists, ms, time_to_expiry};
 use test_support::process::Process;
@@ -199,7 +199,10 @@ async fn f35_ttl_that_the_server_would_misread_is_never_sent() {
     ] {
         for request in [locks.lock(NAME), locks.lock(NAME).wait(SOON)] {
             let error = request.ttl(ttl).acquire().await.unwrap_err();
-            assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+            assert!(
+                matches!(error, LockError::Invalid(InvalidSetting::Ttl { .. })),
+                "{error}"
+            );
         }
     }
     assert_eq!(monitor.stop().from_clients().count(), 0);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{InvalidNameReason, LockError, LockManager, distributed_lock};
+use lock_core::{InvalidNameReason, InvalidSetting, LockError, LockManager, distributed_lock};
 use test_support::fixtures::{AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, keys, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
 use tests::{
@@ -265,7 +265,7 @@ async fn f52_names_are_limited_text_and_values_do_not_run_together() {
         ("{a}:q", InvalidNameReason::Companion),
     ] {
         let error = locks.lock(name).wait(SOON).acquire().await.unwrap_err();
-        let LockError::InvalidName { reason, .. } = error else {
+        let LockError::Invalid(InvalidSetting::Name { reason, .. }) = error else {
             panic!("{error}");
         };
         assert_eq!(reason, expected);

@@ -5,7 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use lock_core::{
-    BackendErrorKind, Credentials, Endpoint, LockError, LockManager, ManagerConfig, Override,
+    BackendErrorKind, Credentials, Endpoint, InvalidSetting, LockError, LockManager, ManagerConfig,
+    Override,
 };
 use test_support::fixtures::{KEY, NAME, SOON, all_keys, time_to_expiry};
 use test_support::{Helper, RedisServer, ServerOptions};
@@ -148,7 +149,10 @@ async fn build_needs_exactly_one_server() {
         ),
     ] {
         let error = built.unwrap_err();
-        assert!(matches!(error, LockError::InvalidSetting { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Manager { .. })),
+            "{error}"
+        );
         assert!(error.to_string().contains(advice), "{error}");
     }
     // The URL of `connect` replaces that of the configuration.
@@ -209,7 +213,10 @@ async fn invalid_override_is_refused_at_connect() {
     let builder = LockManager::builder().overrides([("order:{id}", times)]);
     let error = builder.connect("memory://").await.unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, LockError::InvalidOverride { .. }), "{text}");
+    assert!(
+        matches!(error, LockError::Invalid(InvalidSetting::Override { .. })),
+        "{text}"
+    );
     assert!(
         text.contains("`order:{id}`") && text.contains("100 ms"),
         "{text}"

@@ -1,6 +1,6 @@
 //! Forged and malformed messages on a channel, and what a subscriber can learn.
 
-use lock_core::{LockError, LockManager};
+use lock_core::{InvalidSetting, LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Connection, RedisServer, eventually_async};
 use tests::{shut_down, start_waiter};
@@ -337,10 +337,10 @@ async fn prefix_longer_than_64_bytes_is_rejected() {
         assert!(
             matches!(
                 &error,
-                LockError::InvalidSetting {
+                LockError::Invalid(InvalidSetting::Manager {
                     setting: "prefix",
                     ..
-                }
+                })
             ),
             "{error}"
         );

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::error::AdminError;
 use super::info::{LockInfo, LockStatus};
-use crate::error::{Holder, LockError};
+use crate::error::{Holder, InvalidSetting, LockError};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::LockEvent;
 use lock_protocol::acquisition::ObservedHolder;
@@ -92,7 +92,7 @@ impl ForceRelease {
     /// Values of other types are compared by their type only.
     ///
     /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect) or a [`LockPage`](crate::LockPage), for the same
-    /// name; what was seen of another lock is refused with [`LockError::InvalidSetting`]. To remove a hash, pass the
+    /// name; what was seen of another lock is refused with [`LockError::Invalid`]. To remove a hash, pass the
     /// result of [`Admin::inspect_foreign`](crate::Admin::inspect_foreign). Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
         self.seen = Some(SeenLock {
@@ -123,10 +123,12 @@ impl ForceRelease {
 
     /// Checks that the server can compare what was seen.
     fn check_seen(&self) -> Result<(), LockError> {
-        let invalid = |value: &str, advice: &str| LockError::InvalidSetting {
-            setting: "expect_unchanged",
-            value: value.into(),
-            advice: advice.into(),
+        let invalid = |value: &str, advice: &str| {
+            LockError::Invalid(InvalidSetting::Manager {
+                setting: "expect_unchanged",
+                value: value.into(),
+                advice: advice.into(),
+            })
         };
         let Some(seen) = &self.seen else {
             return Ok(());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "redis")]
 use crate::error::BackendErrorKind;
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 #[cfg(feature = "redis")]
 use crate::telemetry::{PanicSource, Reporter};
 use lock_protocol::wire::tidy;
@@ -35,10 +35,12 @@ impl AddressMap {
         };
         let mut seen = HashSet::new();
         for (from, to) in pairs {
-            let refused = |advice: &'static str| LockError::InvalidSetting {
-                setting: "address_map",
-                value: tidy(&format!("{from}={to}"), 80).into(),
-                advice: advice.into(),
+            let refused = |advice: &'static str| {
+                LockError::Invalid(InvalidSetting::Manager {
+                    setting: "address_map",
+                    value: tidy(&format!("{from}={to}"), 80).into(),
+                    advice: advice.into(),
+                })
             };
             let Some(pair) = Pair::read(from, to) else {
                 return Err(refused(

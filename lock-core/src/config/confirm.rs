@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 
 /// How long a confirmation waits for acknowledgments, unless [`Confirm::within`] says it.
 const WITHIN: Duration = Duration::from_millis(200);
@@ -71,11 +71,11 @@ impl Confirm {
 
     pub(crate) fn check(self, command_timeout: Duration) -> Result<(), LockError> {
         let invalid = |value: String, advice: &str| {
-            Err(LockError::InvalidSetting {
+            Err(LockError::Invalid(InvalidSetting::Manager {
                 setting: "confirm",
                 value: value.into(),
                 advice: advice.to_owned().into(),
-            })
+            }))
         };
         if self.replicas == 0 && !self.fsync {
             return invalid(

@@ -77,7 +77,7 @@ impl Endpoint {
 
     /// Reaches the server by TLS. [`LockManagerBuilder::tls`](crate::LockManagerBuilder::tls) sets the
     /// certificates. With a Unix socket, `connect_to` returns
-    /// [`InvalidSetting`](crate::LockError::InvalidSetting). Without this call, the connection has no TLS.
+    /// [`LockError::Invalid`](crate::LockError::Invalid). Without this call, the connection has no TLS.
     #[cfg(feature = "__tls")]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
     pub fn tls(mut self) -> Self {

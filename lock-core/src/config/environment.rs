@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::manager_config::ManagerConfig;
 use super::{Settings, address_map, parse_duration};
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::nearest::nearest;
 use lock_protocol::wire::tidy;
@@ -74,7 +74,7 @@ impl ManagerConfig {
     /// a warning, once, with the name that it probably means.
     ///
     /// # Errors
-    /// - [`LockError::InvalidSetting`] when a variable is not a duration, not in its range, or not UTF-8. The setting
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Manager`] when a variable is not a duration, not in its range, or not UTF-8. The setting
     ///   is the name of the variable.
     /// - [`LockError::Backend`] when the URL is not UTF-8.
     pub fn from_env() -> Result<Self, LockError> {
@@ -104,10 +104,12 @@ impl ManagerConfig {
                 Err(VarError::NotUnicode(_)) => return Err(not_unicode(name)),
             };
             let shown: String = tidy(&text, 40);
-            read(&mut config, text).map_err(|advice| LockError::InvalidSetting {
-                setting: name,
-                value: shown.into(),
-                advice: advice.into(),
+            read(&mut config, text).map_err(|advice| {
+                LockError::Invalid(InvalidSetting::Manager {
+                    setting: name,
+                    value: shown.into(),
+                    advice: advice.into(),
+                })
             })?;
         }
         Ok(config)
@@ -117,26 +119,26 @@ impl ManagerConfig {
 /// Names the variable, and not the builder's method, in an error about a setting.
 fn name_variable(error: LockError) -> LockError {
     let (setting, value, advice) = match error {
-        LockError::InvalidTtl { ttl, .. } => (
+        LockError::Invalid(InvalidSetting::Ttl { ttl, .. }) => (
             "default_ttl",
             format!("{ttl:?}").into(),
             "use at least 100 ms and at most 24 h".into(),
         ),
-        LockError::InvalidSetting {
+        LockError::Invalid(InvalidSetting::Manager {
             setting,
             value,
             advice,
-        } => (setting, value, advice),
+        }) => (setting, value, advice),
         error => return error,
     };
     let end = setting.to_ascii_uppercase();
     let mut known = SETTINGS.into_iter().map(|(name, _)| name);
     let variable = known.find(|name| name[VARIABLES.len()..] == end);
-    LockError::InvalidSetting {
+    LockError::Invalid(InvalidSetting::Manager {
         setting: variable.unwrap_or(setting),
         value,
         advice,
-    }
+    })
 }
 
 fn not_unicode(name: &'static str) -> LockError {
@@ -145,11 +147,11 @@ fn not_unicode(name: &'static str) -> LockError {
         return LockError::backend(BackendErrorKind::InvalidUrl, text)
             .with_detail(URL_FROM_VARIABLE);
     }
-    LockError::InvalidSetting {
+    LockError::Invalid(InvalidSetting::Manager {
         setting: name,
         value: "not UTF-8".into(),
         advice: "write the value in UTF-8".into(),
-    }
+    })
 }
 
 /// Warns about variables that this library does not know. Their values are not read.
@@ -311,17 +313,17 @@ mod tests {
     #[test]
     fn errors_about_settings_name_the_variable() {
         let ttl = Duration::from_millis(1);
-        let prefix = LockError::InvalidSetting {
+        let prefix = LockError::Invalid(InvalidSetting::Manager {
             setting: "prefix",
             value: "{a}".into(),
             advice: "use no braces".into(),
-        };
+        });
         for (error, variable) in [
             (
-                LockError::InvalidTtl {
+                LockError::Invalid(InvalidSetting::Ttl {
                     ttl,
                     setting: Some("default_ttl"),
-                },
+                }),
                 "`DISTRIBUTED_LOCK_DEFAULT_TTL` (`1ms`): use at least",
             ),
             (prefix, "`DISTRIBUTED_LOCK_PREFIX` (`{a}`): use no braces"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::error::{InvalidOverrideReason, LockError};
+use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
 use lock_protocol::ttl::{MIN_TTL, Ttl};
 
 /// Times for all locks of one template, such as `order:{order_id}`. They replace the times in the
@@ -87,9 +87,11 @@ pub(crate) fn check(overrides: &BTreeMap<String, Override>) -> Result<(), LockEr
         } else {
             Err(InvalidOverrideReason::Template)
         };
-        checked.map_err(|reason| LockError::InvalidOverride {
-            template: template.as_str().into(),
-            reason,
+        checked.map_err(|reason| {
+            LockError::Invalid(InvalidSetting::Override {
+                template: template.as_str().into(),
+                reason,
+            })
         })?;
     }
     Ok(())

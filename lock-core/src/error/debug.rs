@@ -1,27 +1,39 @@
 //! How errors look in `{:?}`: in one line, with the text for people. `main` prints errors in this form.
 
+use std::borrow::Cow;
 use std::fmt::{self, Debug};
 
-use super::{BackendError, LockError, ShutdownIncomplete};
+use super::{BackendError, InvalidSetting, LockError, ShutdownIncomplete};
 use lock_protocol::error_line::write_line;
 
-/// Implements `Debug` for the variants of [`LockError`] that have named fields, or none.
+/// Implements `Debug` for an error: its variants that have named fields, or none, and then its variants that hold
+/// another error, with what their line names about it.
 macro_rules! debug {
-    ($($variant:ident { $($field:ident),* },)*) => {
-        impl Debug for LockError {
+    (
+        $error:ident { $($variant:ident { $($field:ident),* },)* }
+        $($outer:ident($inner:ident) => $name:expr,)*
+    ) => {
+        impl Debug for $error {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     $(Self::$variant { $($field),* } if f.alternate() => f
                         .debug_struct(stringify!($variant))
                         $(.field(stringify!($field), $field))*
                         .finish(),)*
-                    $(Self::$variant { .. } => write_line(f, stringify!($variant), self),)*
-                    Self::Backend(error) if f.alternate() => {
-                        f.debug_tuple("Backend").field(error).finish()
-                    }
-                    Self::Backend(error) => {
-                        write_line(f, format_args!("Backend({:?})", error.kind()), self)
-                    }
+                    $(Self::$outer($inner) if f.alternate() => {
+                        f.debug_tuple(stringify!($outer)).field($inner).finish()
+                    })*
+                    _ => write_line(f, self.variant(), self),
+                }
+            }
+        }
+
+        impl $error {
+            /// The variant, as `{:?}` names it.
+            fn variant(&self) -> Cow<'static, str> {
+                match self {
+                    $(Self::$variant { .. } => stringify!($variant).into(),)*
+                    $(Self::$outer($inner) => format!(concat!(stringify!($outer), "({})"), $name).into(),)*
                 }
             }
         }
@@ -29,27 +41,36 @@ macro_rules! debug {
 }
 
 debug! {
-    Contended { key, holder, requested },
-    Timeout { key, waited, holder, requested, position },
-    Lost { key, reason },
-    WouldDeadlock { key },
-    ForeignKey { key, found, advice },
-    InvalidDialect { dialect, reason },
-    InvalidName { name, reason },
-    InvalidTtl { ttl, setting },
-    InvalidSetting { setting, value, advice },
-    InvalidOverride { template, reason },
-    InvalidRenewal { every },
-    InvalidMaxHold { longest },
-    InvalidMinHold { shortest },
-    InvalidWait { wait },
-    InvalidKind { kind, reason },
-    NotConfigured {},
-    NoRuntime {},
-    AlreadyInstalled {},
-    ShuttingDown {},
-    Forked {},
-    NoQuorum { granted, needed, servers },
+    LockError {
+        Contended { key, holder, requested },
+        Timeout { key, waited, holder, requested, position },
+        Lost { key, reason },
+        WouldDeadlock { key },
+        ForeignKey { key, found, advice },
+        NotConfigured {},
+        NoRuntime {},
+        AlreadyInstalled {},
+        ShuttingDown {},
+        Forked {},
+        NoQuorum { granted, needed, servers },
+    }
+    Invalid(setting) => setting.variant(),
+    Backend(error) => format_args!("{:?}", error.kind()),
+}
+
+debug! {
+    InvalidSetting {
+        Dialect { dialect, reason },
+        Name { name, reason },
+        Ttl { ttl, setting },
+        Renewal { every },
+        MaxHold { longest },
+        MinHold { shortest },
+        Wait { wait },
+        Kind { kind, reason },
+        Override { template, reason },
+        Manager { setting, value, advice },
+    }
 }
 
 impl Debug for BackendError {

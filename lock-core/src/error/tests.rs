@@ -1,5 +1,7 @@
 use super::*;
 use lock_protocol::acquisition::ObservedHolder;
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::kind::{InvalidKindReason, Kind};
 
 fn holder() -> Holder {
     Holder {
@@ -141,17 +143,97 @@ fn error_text_names_two_numbers_of_permits() {
     assert!(!about(held.kind).contains("this call"));
 }
 
+/// The text of each invalid setting, and the variant that `{:?}` names.
 #[test]
-fn invalid_kind_says_what_to_write() {
-    let error = LockError::InvalidKind {
-        kind: Kind::Permits { of: 4, weight: 9 },
-        reason: InvalidKindReason::Weight,
-    };
-    assert_eq!(
-        error.to_string(),
-        "invalid kind of lock (9 of 4 permits): use a weight of at least 1, at most 256, and at most the \
-         number of permits"
-    );
+fn invalid_settings_say_what_to_write() {
+    let time = Duration::from_millis(1_500);
+    let name = InvalidName::new(&LockName::from(""), InvalidNameReason::Empty);
+    for (setting, variant, text) in [
+        (
+            InvalidSetting::Dialect {
+                dialect: Dialect::SetnxExpire,
+                reason: InvalidDialectReason::Confirmed,
+            },
+            "Dialect",
+            "invalid use of `Dialect::SetnxExpire`: `confirm` works with native locks only; use \
+             `Dialect::Native`, or no `confirm`",
+        ),
+        (
+            name.into(),
+            "Name",
+            "invalid lock name ``: it is empty; give the lock a name",
+        ),
+        (
+            InvalidSetting::Ttl {
+                ttl: time,
+                setting: None,
+            },
+            "Ttl",
+            "invalid ttl 1.5s: use at least 100 ms and at most 24 h",
+        ),
+        (
+            InvalidSetting::Ttl {
+                ttl: time,
+                setting: Some("default_ttl"),
+            },
+            "Ttl",
+            "invalid setting `default_ttl` (`1.5s`): use at least 100 ms and at most 24 h",
+        ),
+        (
+            InvalidSetting::Renewal { every: time },
+            "Renewal",
+            "invalid renewal interval 1.5s: use at least 10 ms and at most half of the ttl",
+        ),
+        (
+            InvalidSetting::MaxHold { longest: time },
+            "MaxHold",
+            "invalid `max_hold` 1.5s: use more than the ttl, without `Renew::Never`",
+        ),
+        (
+            InvalidSetting::MinHold { shortest: time },
+            "MinHold",
+            "invalid `min_hold` 1.5s: use less than the ttl",
+        ),
+        (
+            InvalidSetting::Wait { wait: time },
+            "Wait",
+            "invalid `wait` 1.5s: a leader waits until it is elected; remove `wait`",
+        ),
+        (
+            InvalidSetting::Kind {
+                kind: Kind::Permits { of: 4, weight: 9 },
+                reason: InvalidKindReason::Weight,
+            },
+            "Kind",
+            "invalid kind of lock (9 of 4 permits): use a weight of at least 1, at most 256, and at most the \
+             number of permits",
+        ),
+        (
+            InvalidSetting::Override {
+                template: "order:{id}".into(),
+                reason: InvalidOverrideReason::Empty,
+            },
+            "Override",
+            "invalid override for `order:{id}`: it sets no time; set `ttl`, `wait` or `max_hold`, or remove \
+             the override",
+        ),
+        (
+            InvalidSetting::Manager {
+                setting: "prefix",
+                value: "{a}".into(),
+                advice: "use no braces".into(),
+            },
+            "Manager",
+            "invalid setting `prefix` (`{a}`): use no braces",
+        ),
+    ] {
+        assert_eq!(setting.to_string(), text);
+        assert_eq!(format!("{setting:?}"), format!("{variant}: {text}"));
+        let error = LockError::from(setting);
+        assert_eq!(error.to_string(), text);
+        assert_eq!(format!("{error:?}"), format!("Invalid({variant}): {text}"));
+        assert!(error.source().is_none() && !error.is_retryable());
+    }
 }
 
 #[test]
@@ -268,6 +350,13 @@ fn alternate_debug_text_has_all_fields() {
     let down = LockError::backend(BackendErrorKind::Unreachable, "no connection");
     let text = format!("{down:#?}");
     assert!(text.starts_with("Backend(\n    BackendError {\n        kind: Unreachable,"));
+    let min_hold = InvalidSetting::MinHold {
+        shortest: Duration::from_secs(1),
+    };
+    assert_eq!(
+        format!("{:#?}", LockError::from(min_hold)),
+        "Invalid(\n    MinHold {\n        shortest: 1s,\n    },\n)"
+    );
     let incomplete = ShutdownIncomplete { open: 2, held: 1 };
     assert_eq!(
         format!("{incomplete:#?}"),

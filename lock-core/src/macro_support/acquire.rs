@@ -114,6 +114,7 @@ mod tests {
 
     use super::super::call::acquire_or_contended;
     use super::*;
+    use crate::error::InvalidSetting;
     use lock_protocol::key::InvalidNameReason;
 
     #[tokio::test(start_paused = true)]
@@ -133,7 +134,7 @@ mod tests {
         let mut nameless = acquire_or_contended(nameless).await.unwrap();
         assert!(matches!(
             poll_fn(|cx| nameless.poll(cx)).await,
-            Err(LockError::InvalidName { .. })
+            Err(LockError::Invalid(InvalidSetting::Name { .. }))
         ));
     }
 
@@ -149,7 +150,7 @@ mod tests {
         let list = poll_fn(|cx| list.poll(cx)).await.err();
         for error in [one, list] {
             assert!(
-                matches!(error, Some(LockError::InvalidName { .. })),
+                matches!(error, Some(LockError::Invalid(InvalidSetting::Name { .. }))),
                 "{error:?}"
             );
         }

@@ -9,7 +9,7 @@ use super::url::{self, Destination};
 use super::{LockManager, LockManagerBuilder};
 use crate::config::manager_config::ManagerConfig;
 use crate::config::overrides::{self, Override};
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 #[cfg(feature = "redis")]
 use crate::redis::deployment::Deployment;
 #[cfg(feature = "redis")]
@@ -58,7 +58,7 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::InvalidOverride`] when a time is invalid, or when the braces of a template are not balanced.
+    /// [`LockError::Invalid`] with [`InvalidSetting::Override`] when a time is invalid, or when the braces of a template are not balanced.
     /// The manager keeps its overrides then. [`LockError::Forked`] in a forked child.
     pub fn set_overrides(
         &self,
@@ -149,7 +149,7 @@ impl LockManagerBuilder {
     /// [`ManagerConfig::from_env`].
     ///
     /// # Errors
-    /// - [`LockError::InvalidSetting`] when the configuration has no URL.
+    /// - [`LockError::Invalid`] when the configuration has no URL.
     /// - The errors of [`connect`](Self::connect).
     ///
     /// # Panics
@@ -197,11 +197,11 @@ impl LockManagerBuilder {
 }
 
 fn no_server(value: &str, advice: &str) -> LockError {
-    LockError::InvalidSetting {
+    LockError::Invalid(InvalidSetting::Manager {
         setting: "url",
         value: value.into(),
         advice: advice.into(),
-    }
+    })
 }
 
 /// What needs a server.
@@ -269,7 +269,7 @@ mod redis {
         /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
         ///   twice, and for a URL that doesn't name a single server.
         /// - [`LockError::NoQuorum`] when fewer than a majority reply within the command timeout.
-        /// - [`LockError::InvalidSetting`] when the configuration has a URL.
+        /// - [`LockError::Invalid`] when the configuration has a URL.
         /// - The errors of [`connect`](Self::connect).
         ///
         /// # Panics
@@ -294,7 +294,7 @@ mod redis {
 
         /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have
         /// forgotten locks that are still held. Must be at least the longest ttl in use; a longer ttl is refused
-        /// with [`LockError::InvalidSetting`]. Zero is for servers that forget nothing, with an append-only file
+        /// with [`LockError::Invalid`]. Zero is for servers that forget nothing, with an append-only file
         /// and `appendfsync always`. Other URLs ignore it. Defaults to 60 s.
         #[cfg(feature = "quorum")]
         #[cfg_attr(docsrs, doc(cfg(feature = "quorum")))]

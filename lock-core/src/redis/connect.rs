@@ -22,7 +22,7 @@ use super::sentinel::SentinelWatch;
 use super::single::RedisStore;
 use crate::config::Settings;
 use crate::error::texts::clocks_differ;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
@@ -66,11 +66,13 @@ pub(crate) async fn connect(
             Box::pin(in_cluster(config, seeds, deadline)).await
         }
         #[cfg(feature = "quorum")]
-        Topology::Quorum(_) if settings.confirm.is_some() => Err(LockError::InvalidSetting {
-            setting: "confirm",
-            value: "at a quorum".into(),
-            advice: "use no `confirm`: a majority of servers confirms each lock".into(),
-        }),
+        Topology::Quorum(_) if settings.confirm.is_some() => {
+            Err(LockError::Invalid(InvalidSetting::Manager {
+                setting: "confirm",
+                value: "at a quorum".into(),
+                advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+            }))
+        }
         #[cfg(feature = "quorum")]
         Topology::Quorum(servers) => {
             let clients = reading.await?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::config::address_map::AddressMap;
 use crate::config::endpoint::{Endpoint, EndpointAddress};
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use crate::telemetry::Reporter;
 
 /// The servers of a manager, and how to reach them.
@@ -34,7 +34,7 @@ impl Deployment {
 }
 
 /// # Errors
-/// [`LockError::InvalidSetting`] for TLS over a Unix socket.
+/// [`LockError::Invalid`] for TLS over a Unix socket.
 impl TryFrom<Endpoint> for Deployment {
     type Error = LockError;
 
@@ -42,12 +42,12 @@ impl TryFrom<Endpoint> for Deployment {
         let address = match endpoint.address {
             EndpointAddress::Tcp(host, port) => NodeAddress::Tcp(host, port),
             EndpointAddress::Unix(path) if endpoint.tls => {
-                return Err(LockError::InvalidSetting {
+                return Err(LockError::Invalid(InvalidSetting::Manager {
                     setting: "tls",
                     value: path.display().to_string().into(),
                     advice: "use no TLS for a Unix socket, or the host and port of the server"
                         .into(),
-                });
+                }));
             }
             EndpointAddress::Unix(path) => NodeAddress::Unix(path),
         };

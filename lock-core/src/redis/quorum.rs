@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::single::RedisStore;
 use crate::config::Settings;
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use crate::store::{
     Boxed, Call, Dialects, PollingReason, Reach, Store, StoreStatus, StoreTraits, Together,
     check_runtime, ends_set, fail_all, supervised,
@@ -243,7 +243,7 @@ impl QuorumStore {
         };
         traits
             .check_dialect(dialect)
-            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+            .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
         let roster = Arc::new(Roster::new(&stores, quarantine));
         let new = |(number, store)| {
             let roster = Arc::clone(&roster);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::overrides::Override;
-use crate::error::{InvalidOverrideReason, LockError};
+use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::Caller;
 use lock_protocol::dialect::Dialect;
@@ -88,10 +88,10 @@ impl Settings {
 
     /// Returns the error of a request whose kind is invalid for this reason.
     pub(super) fn invalid_kind(&self, reason: InvalidKindReason) -> LockError {
-        LockError::InvalidKind {
+        LockError::Invalid(InvalidSetting::Kind {
             kind: self.kind.kind,
             reason,
-        }
+        })
     }
 
     /// Checks the settings for the lock with this name. An override of its template replaces times.
@@ -113,17 +113,17 @@ impl Settings {
             self.check_with(name, self.times)?;
             Err(match override_reason(&error, &of_call, times.ttl) {
                 None => error,
-                Some(reason) => LockError::InvalidOverride {
+                Some(reason) => LockError::Invalid(InvalidSetting::Override {
                     template: template.into(),
                     reason,
-                },
+                }),
             })
         })
     }
 
     fn check_with(&self, name: &LockName, times: Times) -> Result<Checked, LockError> {
         let key = self.key(name)?;
-        let ttl = Ttl::new(times.ttl).ok_or(LockError::InvalidTtl {
+        let ttl = Ttl::new(times.ttl).ok_or(InvalidSetting::Ttl {
             ttl: times.ttl,
             setting: None,
         })?;
@@ -132,25 +132,25 @@ impl Settings {
         traits
             .check_dialect(dialect)
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
-            .map_err(|reason| LockError::InvalidDialect { dialect, reason })?;
+            .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
         traits.check_ttl(ttl.as_duration())?;
         self.check_kind()?;
         let renew = self.renew;
         if let Renew::Every(every) = renew
             && !renew.fits(ttl)
         {
-            return Err(LockError::InvalidRenewal { every });
+            return Err(InvalidSetting::Renewal { every }.into());
         }
         let max_hold = times.max_hold;
         if let Some(longest) = max_hold
             && (longest <= ttl.as_duration() || renew == Renew::Never)
         {
-            return Err(LockError::InvalidMaxHold { longest });
+            return Err(InvalidSetting::MaxHold { longest }.into());
         }
         if let Some(shortest) = self.min_hold
             && shortest >= ttl.as_duration()
         {
-            return Err(LockError::InvalidMinHold { shortest });
+            return Err(InvalidSetting::MinHold { shortest }.into());
         }
         let lease_config = LeaseConfig {
             ttl,
@@ -217,18 +217,21 @@ fn override_reason(
     times: &Override,
     ttl: Duration,
 ) -> Option<InvalidOverrideReason> {
-    Some(match *error {
-        LockError::InvalidTtl { ttl, .. } => InvalidOverrideReason::Ttl { ttl },
-        LockError::InvalidDialect { reason, .. } => InvalidOverrideReason::Dialect(reason),
-        LockError::InvalidRenewal { every } => InvalidOverrideReason::Renewal { every, ttl },
-        LockError::InvalidMaxHold { longest } if longest <= ttl => InvalidOverrideReason::MaxHold {
+    let LockError::Invalid(invalid) = error else {
+        return None;
+    };
+    Some(match *invalid {
+        InvalidSetting::Ttl { ttl, .. } => InvalidOverrideReason::Ttl { ttl },
+        InvalidSetting::Dialect { reason, .. } => InvalidOverrideReason::Dialect(reason),
+        InvalidSetting::Renewal { every } => InvalidOverrideReason::Renewal { every, ttl },
+        InvalidSetting::MaxHold { longest } if longest <= ttl => InvalidOverrideReason::MaxHold {
             max_hold: longest,
             ttl,
         },
-        LockError::InvalidMaxHold { .. } if times.max_hold.is_some() => {
+        InvalidSetting::MaxHold { .. } if times.max_hold.is_some() => {
             InvalidOverrideReason::NeverRenewed
         }
-        LockError::InvalidMinHold { shortest } => InvalidOverrideReason::MinHold {
+        InvalidSetting::MinHold { shortest } => InvalidOverrideReason::MinHold {
             min_hold: shortest,
             ttl,
         },
@@ -237,7 +240,7 @@ fn override_reason(
 }
 #[cfg(test)]
 mod tests {
-    use crate::{InvalidOverrideReason, LockError, LockManager, LockName, Override};
+    use crate::{InvalidOverrideReason, InvalidSetting, LockError, LockManager, LockName, Override};
     use lock_protocol::renew::Renew;
 
     use std::time::Duration;
@@ -254,7 +257,7 @@ mod tests {
 
     fn reason_of(error: LockError) -> InvalidOverrideReason {
         match error {
-            LockError::InvalidOverride { template, reason } => {
+            LockError::Invalid(InvalidSetting::Override { template, reason }) => {
                 assert_eq!(&*template, TEMPLATE);
                 reason
             }
@@ -307,12 +310,12 @@ mod tests {
         let locks = locks(Override::new().ttl(SECOND));
         let request = locks.lock(LockName::from("order:1").with_template(TEMPLATE));
         let error = request.min_hold(SECOND * 40).acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::InvalidMinHold { .. }), "{error}");
+        assert!(matches!(error, LockError::Invalid(InvalidSetting::MinHold { .. })), "{error}");
         let error = locks
             .lock(LockName::from("").with_template(TEMPLATE))
             .acquire()
             .await
             .unwrap_err();
-        assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+        assert!(matches!(error, LockError::Invalid(InvalidSetting::Name { .. })), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::waiter;
@@ -145,7 +145,7 @@ async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired,
         Err(_reason) => inner.settings.default_ttl,
     };
     let lease_config = LeaseConfig {
-        ttl: Ttl::new(ttl).ok_or(LockError::InvalidTtl { ttl, setting: None })?,
+        ttl: Ttl::new(ttl).ok_or(InvalidSetting::Ttl { ttl, setting: None })?,
         renew: Renew::Auto,
         max_hold: None,
         margin: dialect.margin(),

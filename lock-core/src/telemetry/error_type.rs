@@ -1,6 +1,6 @@
 //! The `error.type` of an error.
 
-use crate::error::{BackendErrorKind, LockError};
+use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 
 /// Returns the `error.type` of an error: a short word from a fixed list, for labels of metrics and spans.
 ///
@@ -15,16 +15,16 @@ pub fn error_type(error: &LockError) -> &'static str {
         LockError::Lost { .. } => "lost",
         LockError::WouldDeadlock { .. } => "would_deadlock",
         LockError::ForeignKey { .. } => "foreign_key",
-        LockError::InvalidDialect { .. } => "invalid_dialect",
-        LockError::InvalidName { .. } => "invalid_name",
-        LockError::InvalidTtl { .. } => "invalid_ttl",
-        LockError::InvalidSetting { .. } => "invalid_setting",
-        LockError::InvalidOverride { .. } => "invalid_override",
-        LockError::InvalidRenewal { .. } => "invalid_renewal",
-        LockError::InvalidMaxHold { .. } => "invalid_max_hold",
-        LockError::InvalidMinHold { .. } => "invalid_min_hold",
-        LockError::InvalidWait { .. } => "invalid_wait",
-        LockError::InvalidKind { .. } => "invalid_kind",
+        LockError::Invalid(InvalidSetting::Dialect { .. }) => "invalid_dialect",
+        LockError::Invalid(InvalidSetting::Name { .. }) => "invalid_name",
+        LockError::Invalid(InvalidSetting::Ttl { .. }) => "invalid_ttl",
+        LockError::Invalid(InvalidSetting::Manager { .. }) => "invalid_setting",
+        LockError::Invalid(InvalidSetting::Override { .. }) => "invalid_override",
+        LockError::Invalid(InvalidSetting::Renewal { .. }) => "invalid_renewal",
+        LockError::Invalid(InvalidSetting::MaxHold { .. }) => "invalid_max_hold",
+        LockError::Invalid(InvalidSetting::MinHold { .. }) => "invalid_min_hold",
+        LockError::Invalid(InvalidSetting::Wait { .. }) => "invalid_wait",
+        LockError::Invalid(InvalidSetting::Kind { .. }) => "invalid_kind",
         LockError::NotConfigured => "not_configured",
         LockError::NoRuntime => "no_runtime",
         LockError::AlreadyInstalled => "already_installed",

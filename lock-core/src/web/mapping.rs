@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::retry_after::until_free;
-use crate::error::LockError;
+use crate::error::{InvalidSetting, LockError};
 use lock_protocol::key::InvalidNameReason;
 
 /// The kind of a problem, as clients see it.
@@ -39,10 +39,10 @@ impl ProblemKind {
             LockError::NoQuorum { .. } => Self::Unavailable,
             LockError::Backend(error) if error.kind().is_transient() => Self::Unavailable,
             // Values of the request make these names. Other faults of a name are the program's.
-            LockError::InvalidName {
+            LockError::Invalid(InvalidSetting::Name {
                 reason: InvalidNameReason::EmptyValue | InvalidNameReason::TooLong,
                 ..
-            } => Self::InvalidName,
+            }) => Self::InvalidName,
             _ => Self::Misconfigured,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{InvalidKindReason, Kind, LockError, LockGuard, LockRequest};
+use lock_core::{InvalidKindReason, InvalidSetting, Kind, LockError, LockGuard, LockRequest};
 use test_support::fixtures::AT_ONCE;
 use tokio::task::JoinSet;
 
@@ -13,23 +13,26 @@ use super::subject::{
 /// Returns whether the store has shared locks. A store without them refuses each kind before it sends anything.
 async fn has_kinds(s: &Subject) -> bool {
     let refused = s.first.lock(NAME).read().try_acquire().await;
-    let Err(LockError::InvalidKind { kind, reason, .. }) = refused else {
+    let Err(LockError::Invalid(InvalidSetting::Kind { kind, reason, .. })) = refused else {
         drop(refused.unwrap());
         expect_free(s).await;
         return true;
     };
     assert_eq!((kind, reason), (Kind::Read, InvalidKindReason::Dialect));
     let refused = s.second.lock(NAME).permits(4).acquire().await;
-    assert!(matches!(refused, Err(LockError::InvalidKind { .. })));
+    assert!(matches!(
+        refused,
+        Err(LockError::Invalid(InvalidSetting::Kind { .. }))
+    ));
     let held = s.first.lock(NAME).write().acquire().await.unwrap();
     assert_eq!(held.kind(), Kind::Exclusive);
     let refused = held.downgrade().await;
     assert!(matches!(
         refused,
-        Err(LockError::InvalidKind {
+        Err(LockError::Invalid(InvalidSetting::Kind {
             reason: InvalidKindReason::Dialect,
             ..
-        })
+        }))
     ));
     false
 }
@@ -214,10 +217,10 @@ pub(crate) async fn downgraded_writer_reads_beside_others(s: &Subject) {
     let refused = reader.downgrade().await.unwrap_err();
     assert!(matches!(
         refused,
-        LockError::InvalidKind {
+        LockError::Invalid(InvalidSetting::Kind {
             reason: InvalidKindReason::Downgrade,
             ..
-        }
+        })
     ));
     expect_free(s).await;
 }
@@ -284,7 +287,7 @@ pub(crate) async fn invalid_kinds_are_refused(s: &Subject) {
         (lock().read().min_hold(min_hold), InvalidKindReason::MinHold),
     ] {
         let error = request.acquire().await.unwrap_err();
-        let LockError::InvalidKind { reason, .. } = error else {
+        let LockError::Invalid(InvalidSetting::Kind { reason, .. }) = error else {
             panic!("{error}");
         };
         assert_eq!(reason, expected);

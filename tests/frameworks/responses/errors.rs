@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockError, LockManager, LockRequest, Renew, lock_name};
+use lock_core::{InvalidSetting, LockError, LockManager, LockRequest, Renew, lock_name};
 use test_support::RedisServer;
 
 /// The label of the holder, and a part of each name.
@@ -184,10 +184,10 @@ fn assert_kinds(rows: &[Row]) {
         rows[3].error.is_lost(),
         matches!(rows[4].error, E::ShuttingDown),
         matches!(&rows[5].error, E::Backend(error) if error.kind().is_transient()),
-        matches!(rows[6].error, E::InvalidName { .. }),
-        matches!(rows[7].error, E::InvalidName { .. }),
-        matches!(rows[8].error, E::InvalidName { .. }),
-        matches!(rows[9].error, E::InvalidTtl { .. }),
+        matches!(rows[6].error, E::Invalid(InvalidSetting::Name { .. })),
+        matches!(rows[7].error, E::Invalid(InvalidSetting::Name { .. })),
+        matches!(rows[8].error, E::Invalid(InvalidSetting::Name { .. })),
+        matches!(rows[9].error, E::Invalid(InvalidSetting::Ttl { .. })),
         matches!(rows[10].error, E::ForeignKey { .. }),
         matches!(rows[11].error, E::WouldDeadlock { .. }),
         matches!(&rows[12].error, E::Backend(error) if !error.kind().is_transient()),

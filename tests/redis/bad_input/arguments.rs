@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{InvalidNameReason, LockError, LockManager, LockRequest, Renew};
+use lock_core::{InvalidNameReason, InvalidSetting, LockError, LockManager, LockRequest, Renew};
 use test_support::RedisServer;
 use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 
@@ -26,7 +26,7 @@ pub(super) async fn error_before_any_command(
 
 async fn assert_invalid_name(name: &str, reason: InvalidNameReason, words: &[&str]) {
     let error = error_before_any_command(|locks| locks.lock(name)).await;
-    let LockError::InvalidName { reason: actual, .. } = &error else {
+    let LockError::Invalid(InvalidSetting::Name { reason: actual, .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!(*actual, reason);
@@ -92,17 +92,25 @@ async fn ttl_out_of_range_is_rejected() {
         Duration::MAX,
     ] {
         let error = error_before_any_command(|locks| locks.lock(NAME).ttl(ttl)).await;
-        assert!(matches!(error, LockError::InvalidTtl { ttl: rejected, .. } if rejected == ttl));
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Ttl { ttl: rejected, .. }) if rejected == ttl)
+        );
         assert_says(&error, &["at least 100 ms", "at most 24 h"]);
         let connected = builder().default_ttl(ttl).connect("memory://").await;
         let error = connected.unwrap_err();
-        assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Ttl { .. })),
+            "{error}"
+        );
         assert_says(
             &error,
             &["`default_ttl`", "at least 100 ms", "at most 24 h"],
         );
         let error = builder().default_ttl(ttl).in_memory().unwrap_err();
-        assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Ttl { .. })),
+            "{error}"
+        );
     }
     let locks = LockManager::in_memory();
     for ttl in [ms(100), DAY] {
@@ -121,7 +129,10 @@ async fn renewal_interval_out_of_range_is_rejected() {
     ] {
         let error =
             error_before_any_command(|locks| locks.lock(NAME).renew(Renew::Every(every))).await;
-        assert!(matches!(error, LockError::InvalidRenewal { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Renewal { .. })),
+            "{error}"
+        );
         assert_says(&error, &["at least 10 ms", "at most half of the ttl"]);
     }
 }

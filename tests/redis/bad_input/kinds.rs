@@ -1,6 +1,7 @@
 //! Kinds and sets that are rejected before the client sends a command.
 
-use lock_core::{InvalidKindReason, Kind, LockError, LockManager, LockRequest, LockSet, Names};
+use lock_core::{InvalidKindReason, InvalidSetting, Kind, LockError, LockManager, LockRequest, LockSet,
+    Names};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, ms};
 use tests::supported_dialects;
@@ -29,7 +30,7 @@ async fn assert_invalid_set(
     let monitor = server.monitor();
     for error in errors_of_set(request(&locks)).await {
         assert!(
-            matches!(error, LockError::InvalidKind { reason: found, .. } if found == reason),
+            matches!(error, LockError::Invalid(InvalidSetting::Kind { reason: found, .. }) if found == reason),
             "{error}"
         );
         assert_says(&error, &[&reason.to_string()]);
@@ -45,7 +46,7 @@ async fn assert_invalid_kind(
 ) {
     let error = error_before_any_command(|locks| request(locks.lock(NAME))).await;
     assert!(
-        matches!(error, LockError::InvalidKind { reason: found, .. } if found == reason),
+        matches!(error, LockError::Invalid(InvalidSetting::Kind { reason: found, .. }) if found == reason),
         "{error}"
     );
     assert_says(&error, words);
@@ -130,11 +131,17 @@ async fn set_with_one_invalid_name_is_rejected() {
     let monitor = server.monitor();
     for name in ["", "{a}:h", "a{}"] {
         for error in errors_of_set(locks.lock_all(["a", name, "z"])).await {
-            assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+            assert!(
+                matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
+                "{error}"
+            );
         }
     }
     for error in errors_of_set(locks.lock_all(["a", "z"]).ttl(ms(99))).await {
-        assert!(matches!(error, LockError::InvalidTtl { .. }), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Ttl { .. })),
+            "{error}"
+        );
     }
     assert_eq!(monitor.stop().from_clients().count(), 0);
     assert_at_rest(&server, locks, &[]).await;
@@ -156,7 +163,7 @@ async fn shared_kinds_in_a_dialect_are_rejected() {
                 let error = request.kind(kind).acquire().await.unwrap_err();
                 let reason = InvalidKindReason::Dialect;
                 assert!(
-                    matches!(error, LockError::InvalidKind { reason: found, kind: asked, .. }
+                    matches!(error, LockError::Invalid(InvalidSetting::Kind { reason: found, kind: asked, .. })
                         if found == reason && asked == kind),
                     "{dialect}: {error}"
                 );

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockError, LockManager, LockName, Override, distributed_lock, lock_name};
+use lock_core::{InvalidSetting, LockError, LockManager, LockName, Override, distributed_lock, lock_name};
 use test_support::RedisServer;
 use test_support::fixtures::{SLACK, ms, time_to_expiry};
 use tests::Trace;
@@ -71,7 +71,10 @@ async fn an_override_beats_the_attribute() {
 
     // An invalid list changes nothing.
     let invalid = locks.set_overrides([("a", Override::new()), (TEMPLATE, times)]);
-    assert!(matches!(invalid, Err(LockError::InvalidOverride { .. })));
+    assert!(matches!(
+        invalid,
+        Err(LockError::Invalid(InvalidSetting::Override { .. }))
+    ));
     assert!(ship(&locks, &server, 7).await.unwrap() > SECOND * 40);
     let none: [(&str, Override); 0] = [];
     locks.set_overrides(none).unwrap();

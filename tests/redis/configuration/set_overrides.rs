@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    InvalidOverrideReason, LockError, LockGuard, LockManager, LockRequest, LockSet, Names,
+    InvalidOverrideReason, InvalidSetting, LockError, LockGuard, LockManager, LockRequest, LockSet, Names,
     Override, distributed_lock, lock_name,
 };
 use test_support::RedisServer;
@@ -137,10 +137,10 @@ async fn override_of_an_unbalanced_template_is_refused() {
     assert!(
         matches!(
             &error,
-            LockError::InvalidOverride {
+            LockError::Invalid(InvalidSetting::Override {
                 reason: InvalidOverrideReason::Template,
                 ..
-            }
+            })
         ),
         "{error}"
     );
@@ -173,9 +173,9 @@ async fn override_that_does_not_fit_a_lock_of_a_set_is_named() {
         .unwrap();
     let monitor = server.monitor();
     let error = request(&locks).min_hold(SECOND).acquire().await;
-    let LockError::InvalidOverride {
+    let LockError::Invalid(InvalidSetting::Override {
         template, reason, ..
-    } = error.unwrap_err()
+    }) = error.unwrap_err()
     else {
         panic!("the override does not fit");
     };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lock_core::{
-    BackendErrorKind, InvalidKindReason, Kind, LockError, LockGuard, LockManager, Renew,
+    BackendErrorKind, InvalidKindReason, InvalidSetting, Kind, LockError, LockGuard, LockManager,
+    Renew,
 };
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, SOON, ms, time_to_expiry};
 use test_support::monitor::Command as RecordedCommand;
@@ -67,7 +68,7 @@ async fn refused_downgrade_releases_the_lock() {
             assert!(
                 matches!(
                     error,
-                    LockError::InvalidKind { kind: refused, reason: InvalidKindReason::Downgrade, .. }
+                    LockError::Invalid(InvalidSetting::Kind { kind: refused, reason: InvalidKindReason::Downgrade, .. })
                         if refused == kind
                 ),
                 "{error}"

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lock_core::{
-    BackendErrorKind, Confirm, Dialect, LockError, LockManager, LockManagerBuilder, ReleaseMethod,
+    BackendErrorKind, Confirm, Dialect, InvalidSetting, LockError, LockManager, LockManagerBuilder,
+    ReleaseMethod,
 };
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, RedisServer, SentinelService, eventually_async};
@@ -374,7 +375,7 @@ async fn what_cannot_be_confirmed_is_refused() {
     let refused = replicated.try_connect(|it| it.dialect(dialect).confirm(confirm));
     let error = refused.await.unwrap_err();
     assert!(
-        matches!(error, LockError::InvalidDialect { .. }),
+        matches!(error, LockError::Invalid(InvalidSetting::Dialect { .. })),
         "{error:?}"
     );
     let locks = replicated.connect(1).await;
@@ -385,7 +386,7 @@ async fn what_cannot_be_confirmed_is_refused() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, LockError::InvalidDialect { .. }),
+        matches!(error, LockError::Invalid(InvalidSetting::Dialect { .. })),
         "{error:?}"
     );
     for confirm in [
@@ -396,10 +397,10 @@ async fn what_cannot_be_confirmed_is_refused() {
         let error = error.unwrap_err();
         let is_setting = matches!(
             error,
-            LockError::InvalidSetting {
+            LockError::Invalid(InvalidSetting::Manager {
                 setting: "confirm",
                 ..
-            }
+            })
         );
         assert!(is_setting, "{error:?}");
     }

@@ -1,6 +1,6 @@
 //! Locks that services of other languages share with a quorum: one key at each server, and no token.
 
-use lock_core::{Dialect, InvalidDialectReason, ReleaseMethod};
+use lock_core::{Dialect, InvalidDialectReason, InvalidSetting, ReleaseMethod};
 
 use super::*;
 
@@ -182,7 +182,7 @@ async fn dialects_of_two_steps_or_of_clocks_are_refused() {
         let connecting = quorum.try_connect(|it| it.dialect(dialect)).await;
         let request = native.lock(NAME).dialect(dialect).try_acquire().await;
         for error in [connecting.unwrap_err(), request.unwrap_err()] {
-            let LockError::InvalidDialect { reason, .. } = &error else {
+            let LockError::Invalid(InvalidSetting::Dialect { reason, .. }) = &error else {
                 panic!("{error:?}");
             };
             assert_eq!(*reason, InvalidDialectReason::InQuorum);

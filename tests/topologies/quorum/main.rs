@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    BackendErrorKind, Confirm, LockError, LockManager, LockManagerBuilder, PollingReason,
+    BackendErrorKind, Confirm, InvalidSetting, LockError, LockManager, LockManagerBuilder,
+    PollingReason,
 };
 use test_support::fixtures::SOON;
 use test_support::resp::Reply;
@@ -298,10 +299,10 @@ async fn ttl_above_the_quarantine_is_refused() {
     assert!(
         matches!(
             error,
-            LockError::InvalidSetting {
+            LockError::Invalid(InvalidSetting::Manager {
                 setting: "quarantine",
                 ..
-            }
+            })
         ),
         "{error:?}"
     );
@@ -336,10 +337,10 @@ async fn confirm_is_refused_before_certificates_are_read() {
     assert!(
         matches!(
             error,
-            LockError::InvalidSetting {
+            LockError::Invalid(InvalidSetting::Manager {
                 setting: "confirm",
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Endpoint, LockError, LockManager, Tls};
+use lock_core::{BackendErrorKind, Endpoint, InvalidSetting, LockError, LockManager, Tls};
 use test_support::tls::shown;
 use test_support::{Authority, Certificate, Proxy, RedisServer, eventually_async};
 use tests::{one_attempt, shut_down};
@@ -340,7 +340,7 @@ async fn tls_over_a_unix_socket_is_refused() {
     let building = LockManager::builder().connect_to(endpoint).await;
     let error = building.unwrap_err();
     assert!(
-        matches!(&error, LockError::InvalidSetting { setting, .. } if *setting == "tls"),
+        matches!(&error, LockError::Invalid(InvalidSetting::Manager { setting, .. }) if *setting == "tls"),
         "{error:?}"
     );
     assert!(error.to_string().contains("Unix socket"), "{error}");

@@ -2,6 +2,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use super::*;
+use crate::error::InvalidSetting;
 use crate::guard::LockWatch;
 use crate::manager::LockManager;
 use crate::request::LockRequest;
@@ -46,7 +47,7 @@ async fn names_are_locked_once_in_the_order_of_their_keys() {
 async fn invalid_sets_lock_nothing() {
     let locks = LockManager::in_memory();
     let reason_of = |error| match error {
-        LockError::InvalidKind { reason, .. } => reason,
+        LockError::Invalid(InvalidSetting::Kind { reason, .. }) => reason,
         other => panic!("{other}"),
     };
     let none = locks.lock_all(Vec::<String>::new()).acquire().await;
@@ -60,7 +61,10 @@ async fn invalid_sets_lock_nothing() {
     let doubled = locks.lock_all(names(64).chain(names(64))).acquire().await;
     assert_eq!(doubled.unwrap().guards().len(), 64);
     let error = locks.lock_all(["a", "", "c"]).acquire().await.unwrap_err();
-    assert!(matches!(error, LockError::InvalidName { .. }), "{error}");
+    assert!(
+        matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
+        "{error}"
+    );
     let weight = locks.lock_all(["a"]).weight(2).acquire().await;
     assert_eq!(
         reason_of(weight.unwrap_err()),

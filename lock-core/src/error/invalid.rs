@@ -1,0 +1,209 @@
+//! What is invalid in a request or in a manager's settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::{InvalidName, InvalidNameReason};
+use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::wire::escaped;
+
+/// Which setting is invalid, and why. Carried by [`LockError::Invalid`](crate::LockError::Invalid).
+///
+/// The message says what to write instead. The same call always fails in the same way.
+///
+/// `{:?}` writes the variant and the text in one line. `{:#?}` writes all fields.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSetting {
+    /// The dialect does not support a setting of the manager or of the request.
+    #[error("invalid use of `Dialect::{dialect}`: {reason}")]
+    #[non_exhaustive]
+    Dialect {
+        /// The dialect.
+        dialect: Dialect,
+        /// What the dialect does not support.
+        reason: InvalidDialectReason,
+    },
+    /// The name is not a valid name of a lock.
+    #[error("invalid lock name `{}`: {reason}", escaped(name))]
+    #[non_exhaustive]
+    Name {
+        /// The beginning of the name.
+        name: Arc<str>,
+        /// What is wrong with it.
+        reason: InvalidNameReason,
+    },
+    /// The time to live is out of range.
+    #[error("invalid {}: use at least 100 ms and at most 24 h", setting_or_ttl(*setting, *ttl))]
+    #[non_exhaustive]
+    Ttl {
+        /// The ttl that was requested.
+        ttl: Duration,
+        /// The setting of the manager that has this ttl: `default_ttl`. `None` for the ttl of a call.
+        setting: Option<&'static str>,
+    },
+    /// The renewal interval does not fit the ttl.
+    #[error("invalid renewal interval {every:?}: use at least 10 ms and at most half of the ttl")]
+    #[non_exhaustive]
+    Renewal {
+        /// The interval that was requested.
+        every: Duration,
+    },
+    /// The longest hold does not fit the ttl, or the lock is not renewed.
+    #[error("invalid `max_hold` {longest:?}: use more than the ttl, without `Renew::Never`")]
+    #[non_exhaustive]
+    MaxHold {
+        /// The longest hold that was requested.
+        longest: Duration,
+    },
+    /// The shortest hold does not fit the ttl.
+    #[error("invalid `min_hold` {shortest:?}: use less than the ttl")]
+    #[non_exhaustive]
+    MinHold {
+        /// The shortest hold that was requested.
+        shortest: Duration,
+    },
+    /// A leader waits without an end, and the request has a wait.
+    ///
+    /// ```
+    /// # use lock_core::{InvalidSetting, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let scheduler = locks.lock("scheduler").wait(Duration::from_secs(5));
+    /// let error = scheduler.lead(async |_term| ()).await.unwrap_err();
+    /// assert!(matches!(error, LockError::Invalid(InvalidSetting::Wait { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[error("invalid `wait` {wait:?}: a leader waits until it is elected; remove `wait`")]
+    #[non_exhaustive]
+    Wait {
+        /// The wait that was requested.
+        wait: Duration,
+    },
+    /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
+    ///
+    /// ```
+    /// # use lock_core::{InvalidSetting, Kind, LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let error = locks.lock("mailer").permits(0).acquire().await.unwrap_err();
+    /// let LockError::Invalid(InvalidSetting::Kind { kind, reason, .. }) = error else {
+    ///     panic!("{error}");
+    /// };
+    /// assert_eq!(kind, Kind::Permits { of: 0, weight: 1 });
+    /// assert!(reason.to_string().starts_with("use at least 1 permit"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[error("invalid kind of lock ({kind}): {reason}")]
+    #[non_exhaustive]
+    Kind {
+        /// The kind that was requested.
+        kind: Kind,
+        /// What is wrong with it.
+        reason: InvalidKindReason,
+    },
+    /// An [`Override`](crate::Override) is invalid, or does not fit the other options of this call.
+    #[error("invalid override for `{}`: {reason}", escaped(template))]
+    #[non_exhaustive]
+    Override {
+        /// The template of the override.
+        template: Arc<str>,
+        /// What does not fit.
+        reason: InvalidOverrideReason,
+    },
+    /// Another setting of the manager is out of range, or does not fit the others. Also the error of a
+    /// [forced release](crate::ForceRelease) that cannot compare what was seen.
+    #[error("invalid setting `{setting}` (`{value}`): {advice}")]
+    #[non_exhaustive]
+    Manager {
+        /// The name of the builder's method, or of the environment variable.
+        setting: &'static str,
+        /// The value that was set.
+        value: Arc<str>,
+        /// What to set instead.
+        advice: Arc<str>,
+    },
+}
+
+impl From<InvalidName> for InvalidSetting {
+    fn from(error: InvalidName) -> Self {
+        Self::Name {
+            name: Arc::clone(error.name()),
+            reason: error.reason(),
+        }
+    }
+}
+
+fn setting_or_ttl(setting: Option<&str>, ttl: Duration) -> String {
+    match setting {
+        Some(setting) => format!("setting `{setting}` (`{ttl:?}`)"),
+        None => format!("ttl {ttl:?}"),
+    }
+}
+
+/// Why an [`Override`](crate::Override) is invalid, or does not fit a call. The message says what to
+/// change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOverrideReason {
+    /// It sets nothing.
+    #[error("it sets no time; set `ttl`, `wait` or `max_hold`, or remove the override")]
+    Empty,
+    /// The braces of the template are not balanced, so no lock has this template.
+    #[error(
+        "the braces of the template are not balanced; write the template as in the code, such as \
+         `order:{{order_id}}`"
+    )]
+    Template,
+    /// The ttl is out of range.
+    #[error("`ttl` {ttl:?} is out of range; use at least 100 ms and at most 24 h")]
+    #[non_exhaustive]
+    Ttl {
+        /// The ttl of the override.
+        ttl: Duration,
+    },
+    /// The longest hold is not longer than the ttl.
+    #[error(
+        "`max_hold` {max_hold:?} must be longer than `ttl` {ttl:?}; set both in the override so \
+         that they fit"
+    )]
+    #[non_exhaustive]
+    MaxHold {
+        /// The longest hold: that of the override, or else that of the call.
+        max_hold: Duration,
+        /// The ttl: that of the override, or else that of the call or the shortest one.
+        ttl: Duration,
+    },
+    /// The override sets a longest hold, and the call is never renewed.
+    #[error("`max_hold` needs renewal, and the call sets `renew = never`; remove `max_hold`")]
+    NeverRenewed,
+    /// The call sets a renewal interval that is too long for the ttl.
+    #[error(
+        "`ttl` {ttl:?} must be at least twice the renewal interval {every:?} of the call; raise `ttl`"
+    )]
+    #[non_exhaustive]
+    Renewal {
+        /// The renewal interval of the call.
+        every: Duration,
+        /// The ttl of the override.
+        ttl: Duration,
+    },
+    /// The call sets a shortest hold that is too long for the ttl.
+    #[error("`ttl` {ttl:?} must be longer than `min_hold` {min_hold:?} of the call; raise `ttl`")]
+    #[non_exhaustive]
+    MinHold {
+        /// The shortest hold of the call.
+        min_hold: Duration,
+        /// The ttl of the override.
+        ttl: Duration,
+    },
+    /// The dialect of the call does not support the ttl.
+    #[error("`ttl` does not fit the dialect of the call: {0}")]
+    Dialect(InvalidDialectReason),
+}

@@ -1,4 +1,4 @@
-use lock_core::telemetry::{LockEvent, LockId, LockObserver, error_type};
+use lock_core::telemetry::{LockEvent, LockId, LockObserver};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, UpDownCounter};
 
@@ -54,7 +54,7 @@ impl LockObserver for OtelObserver {
                 ..
             } => {
                 let mut labels = vec![label(NAME, lock.name()), label("outcome", outcome.as_str())];
-                labels.extend(error.map(|error| label("error.type", error_type(error))));
+                labels.extend(error.map(|error| label("error.type", error.code())));
                 labels.extend(role(lock));
                 self.acquire.record(waited.as_secs_f64(), &labels);
             }

@@ -15,6 +15,8 @@ pub(crate) struct Failure {
     pub(crate) exit: Exit,
     /// The kind in `--json`: a word that does not change.
     pub(crate) kind: &'static str,
+    /// The code of the library's error.
+    pub(crate) code: Option<&'static str>,
     /// One line for people.
     pub(crate) text: Line,
     /// The causes, for `-v`.
@@ -28,6 +30,7 @@ impl Failure {
         Self {
             exit,
             kind,
+            code: None,
             text: Line::new(text.as_ref()),
             causes: Vec::new(),
             is_silent: false,
@@ -51,7 +54,11 @@ impl Failure {
     /// Makes the failure of an error of the library. `source` says where the URL came from.
     pub(crate) fn of_lock(error: &LockError, source: &str) -> Self {
         let (exit, kind) = class(error);
-        Self::new(exit, kind, wording::of_lock(error, source)).caused_by(error)
+        let text = wording::of_lock(error, source);
+        Self {
+            code: Some(error.code()),
+            ..Self::new(exit, kind, text).caused_by(error)
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct Output {
 struct FailureRecord<'a> {
     schema: &'static str,
     kind: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
     text: &'a Line,
     exit: u8,
     #[serde(skip_serializing_if = "<[Line]>::is_empty")]
@@ -124,6 +126,7 @@ impl Output {
             return self.record(&FailureRecord {
                 schema: "lockctl.error/1",
                 kind: failure.kind,
+                code: failure.code,
                 text: &failure.text,
                 exit: failure.exit.code(),
                 causes,

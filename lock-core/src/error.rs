@@ -218,6 +218,55 @@ impl LockError {
         self.class().is_transient()
     }
 
+    /// Returns the code of the error: a short word that doesn't change, for the labels of metrics, for logs, and for
+    /// other programs. It is the `error.type` of the library's [spans, events and metrics](crate::guide::telemetry).
+    ///
+    /// No code contains a value of the request, so the list is complete:
+    ///
+    /// | Error | Code |
+    /// |---|---|
+    /// | [`Contended`](Self::Contended) | `contended` |
+    /// | [`Timeout`](Self::Timeout) | `timeout` |
+    /// | [`Lost`](Self::Lost) | `lost` |
+    /// | [`WouldDeadlock`](Self::WouldDeadlock) | `would_deadlock` |
+    /// | [`ForeignKey`](Self::ForeignKey) | `foreign_key` |
+    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_kind`, `invalid_override`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
+    /// | [`NotConfigured`](Self::NotConfigured) | `not_configured` |
+    /// | [`NoRuntime`](Self::NoRuntime) | `no_runtime` |
+    /// | [`AlreadyInstalled`](Self::AlreadyInstalled) | `already_installed` |
+    /// | [`ShuttingDown`](Self::ShuttingDown) | `shutting_down` |
+    /// | [`Forked`](Self::Forked) | `forked` |
+    /// | [`NoQuorum`](Self::NoQuorum) | `no_quorum` |
+    /// | [`Backend`](Self::Backend) | the kind of the failure, such as `unreachable`: see [`BackendErrorKind::as_str`] |
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let locks = LockManager::in_memory();
+    /// let error = locks.lock("").acquire().await.unwrap_err();
+    /// assert_eq!(error.code(), "invalid_name");
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Contended { .. } => "contended",
+            Self::Timeout { .. } => "timeout",
+            Self::Lost { .. } => "lost",
+            Self::WouldDeadlock { .. } => "would_deadlock",
+            Self::ForeignKey { .. } => "foreign_key",
+            Self::Invalid(setting) => setting.code(),
+            Self::NotConfigured => "not_configured",
+            Self::NoRuntime => "no_runtime",
+            Self::AlreadyInstalled => "already_installed",
+            Self::ShuttingDown => "shutting_down",
+            Self::Forked => "forked",
+            Self::NoQuorum { .. } => "no_quorum",
+            Self::Backend(error) => error.kind().as_str(),
+        }
+    }
+
     /// Returns the key of the lock, if the error is about one lock.
     #[must_use]
     pub fn key(&self) -> Option<&str> {

@@ -13,7 +13,6 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-mod error_type;
 mod event;
 mod labels;
 pub(crate) mod metrics;
@@ -22,7 +21,6 @@ mod reporter;
 pub(crate) mod span;
 pub(crate) mod trace;
 
-pub use self::error_type::error_type;
 pub use self::event::LockEvent;
 pub(crate) use self::labels::Caller;
 pub use self::labels::{

@@ -111,6 +111,36 @@ impl BackendErrorKind {
         self.class().is_transient()
     }
 
+    /// Returns the kind as a word that doesn't change: its name in snake case, such as `unreachable` or `timed_out`. It
+    /// is the [`code`](crate::LockError::code) of the error.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidUrl => "invalid_url",
+            Self::Unreachable => "unreachable",
+            Self::TimedOut => "timed_out",
+            Self::Loading => "loading",
+            Self::ScriptBusy => "script_busy",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Misconfigured => "misconfigured",
+            Self::NoReplicas => "no_replicas",
+            Self::NotReplicated => "not_replicated",
+            Self::NotPrimary => "not_primary",
+            Self::Tls => "tls",
+            Self::NoPrimary => "no_primary",
+            Self::ClusterDown => "cluster_down",
+            Self::SlotMoving => "slot_moving",
+            Self::Authentication => "authentication",
+            Self::Permission => "permission",
+            Self::TooManyClients => "too_many_clients",
+            Self::Unsupported => "unsupported",
+            Self::ClocksDiffer => "clocks_differ",
+            Self::ReleaseUnconfirmed => "release_unconfirmed",
+            Self::BackgroundWorker => "background_worker",
+            Self::Other => "other",
+        }
+    }
+
     fn advice(self) -> &'static str {
         match self {
             Self::InvalidUrl => {

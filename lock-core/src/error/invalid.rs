@@ -131,6 +131,24 @@ pub enum InvalidSetting {
     },
 }
 
+impl InvalidSetting {
+    /// The code of the error that carries this.
+    pub(super) fn code(&self) -> &'static str {
+        match self {
+            Self::Dialect { .. } => "invalid_dialect",
+            Self::Name { .. } => "invalid_name",
+            Self::Ttl { .. } => "invalid_ttl",
+            Self::Renewal { .. } => "invalid_renewal",
+            Self::MaxHold { .. } => "invalid_max_hold",
+            Self::MinHold { .. } => "invalid_min_hold",
+            Self::Wait { .. } => "invalid_wait",
+            Self::Kind { .. } => "invalid_kind",
+            Self::Override { .. } => "invalid_override",
+            Self::Manager { .. } => "invalid_setting",
+        }
+    }
+}
+
 impl From<InvalidName> for InvalidSetting {
     fn from(error: InvalidName) -> Self {
         Self::Name {

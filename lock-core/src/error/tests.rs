@@ -143,24 +143,26 @@ fn error_text_names_two_numbers_of_permits() {
     assert!(!about(held.kind).contains("this call"));
 }
 
-/// The text of each invalid setting, and the variant that `{:?}` names.
+/// The text and the code of each invalid setting, and the variant that `{:?}` names.
 #[test]
 fn invalid_settings_say_what_to_write() {
     let time = Duration::from_millis(1_500);
     let name = InvalidName::new(&LockName::from(""), InvalidNameReason::Empty);
-    for (setting, variant, text) in [
+    for (setting, variant, code, text) in [
         (
             InvalidSetting::Dialect {
                 dialect: Dialect::SetnxExpire,
                 reason: InvalidDialectReason::Confirmed,
             },
             "Dialect",
+            "invalid_dialect",
             "invalid use of `Dialect::SetnxExpire`: `confirm` works with native locks only; use \
              `Dialect::Native`, or no `confirm`",
         ),
         (
             name.into(),
             "Name",
+            "invalid_name",
             "invalid lock name ``: it is empty; give the lock a name",
         ),
         (
@@ -169,6 +171,7 @@ fn invalid_settings_say_what_to_write() {
                 setting: None,
             },
             "Ttl",
+            "invalid_ttl",
             "invalid ttl 1.5s: use at least 100 ms and at most 24 h",
         ),
         (
@@ -177,26 +180,31 @@ fn invalid_settings_say_what_to_write() {
                 setting: Some("default_ttl"),
             },
             "Ttl",
+            "invalid_ttl",
             "invalid setting `default_ttl` (`1.5s`): use at least 100 ms and at most 24 h",
         ),
         (
             InvalidSetting::Renewal { every: time },
             "Renewal",
+            "invalid_renewal",
             "invalid renewal interval 1.5s: use at least 10 ms and at most half of the ttl",
         ),
         (
             InvalidSetting::MaxHold { longest: time },
             "MaxHold",
+            "invalid_max_hold",
             "invalid `max_hold` 1.5s: use more than the ttl, without `Renew::Never`",
         ),
         (
             InvalidSetting::MinHold { shortest: time },
             "MinHold",
+            "invalid_min_hold",
             "invalid `min_hold` 1.5s: use less than the ttl",
         ),
         (
             InvalidSetting::Wait { wait: time },
             "Wait",
+            "invalid_wait",
             "invalid `wait` 1.5s: a leader waits until it is elected; remove `wait`",
         ),
         (
@@ -205,6 +213,7 @@ fn invalid_settings_say_what_to_write() {
                 reason: InvalidKindReason::Weight,
             },
             "Kind",
+            "invalid_kind",
             "invalid kind of lock (9 of 4 permits): use a weight of at least 1, at most 256, and at most the \
              number of permits",
         ),
@@ -214,6 +223,7 @@ fn invalid_settings_say_what_to_write() {
                 reason: InvalidOverrideReason::Empty,
             },
             "Override",
+            "invalid_override",
             "invalid override for `order:{id}`: it sets no time; set `ttl`, `wait` or `max_hold`, or remove \
              the override",
         ),
@@ -224,6 +234,7 @@ fn invalid_settings_say_what_to_write() {
                 advice: "use no braces".into(),
             },
             "Manager",
+            "invalid_setting",
             "invalid setting `prefix` (`{a}`): use no braces",
         ),
     ] {
@@ -232,7 +243,30 @@ fn invalid_settings_say_what_to_write() {
         let error = LockError::from(setting);
         assert_eq!(error.to_string(), text);
         assert_eq!(format!("{error:?}"), format!("Invalid({variant}): {text}"));
+        assert_eq!(error.code(), code);
         assert!(error.source().is_none() && !error.is_retryable());
+    }
+}
+
+/// The code is the name of the kind in snake case.
+#[test]
+fn code_of_a_backend_error_is_its_kind() {
+    let snake = |name: &str| {
+        let words = name.chars().flat_map(|letter| {
+            let underscore = letter.is_uppercase().then_some('_');
+            underscore.into_iter().chain(letter.to_lowercase())
+        });
+        words.collect::<String>().trim_start_matches('_').to_owned()
+    };
+    for kind in [
+        BackendErrorKind::InvalidUrl,
+        BackendErrorKind::TimedOut,
+        BackendErrorKind::Tls,
+        BackendErrorKind::ReleaseUnconfirmed,
+        BackendErrorKind::Other,
+    ] {
+        assert_eq!(kind.as_str(), snake(&format!("{kind:?}")));
+        assert_eq!(LockError::backend(kind, "down").code(), kind.as_str());
     }
 }
 

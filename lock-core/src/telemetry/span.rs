@@ -7,8 +7,8 @@ use tracing::{Span, dispatcher, info_span};
 
 use super::event::LockEvent;
 use super::labels::{AcquireEnd, HoldEnd, LockId, ServerAddress};
+use super::trace;
 use super::trace::{ms, write};
-use super::{error_type, trace};
 use crate::error::LockError;
 use crate::sync::catch;
 use lock_protocol::fencing_token::FencingToken;
@@ -51,7 +51,7 @@ pub(crate) fn end_acquire(
         if let Some(tag) = error.holder().and_then(|holder| holder.tag.as_deref()) {
             span.record("distributed_lock.holder.tag", tag);
         }
-        span.record("error.type", error_type(error));
+        span.record("error.type", error.code());
     }
 }
 

@@ -2,7 +2,6 @@
 
 use tracing::{Level, event};
 
-use super::error_type::error_type;
 use super::event::LockEvent;
 use super::labels::{CleanupEnd, CleanupOperation, HoldEnd, LockId, NotificationUse};
 use crate::error::LockError;
@@ -184,7 +183,7 @@ fn write_trouble(event: &LockEvent<'_>) {
         ),
         LockEvent::ReleaseFailed { lock, error } => about!(
             WARN, "lock.release_failed", lock,
-            { error.type = error.map(error_type), error = error.and_then(text), },
+            { error.type = error.map(LockError::code), error = error.and_then(text), },
             "the server did not confirm a release; the lease expires by itself at the latest"
         ),
         LockEvent::BodyOutlivedLease { lock } => about!(
@@ -207,7 +206,7 @@ fn write_trouble(event: &LockEvent<'_>) {
             WARN, "lock.renewal_failed", lock,
             {
                 "distributed_lock.remaining_ms" = ms(remaining),
-                error.type = error_type(error),
+                error.type = error.code(),
                 error = text(error),
             },
             "a renewal failed; it is repeated until the lease ends"
@@ -252,13 +251,13 @@ fn unconfirmed(lock: LockId<'_>, tries: u32, error: Option<&LockError>) {
     if tries == TRIES_TO_WARN {
         about!(
             WARN, "lock.acquire_unconfirmed", lock,
-            { tries, error.type = error.map(error_type), error = error.and_then(text), },
+            { tries, error.type = error.map(LockError::code), error = error.and_then(text), },
             "an acquire without a reply cannot be cancelled yet"
         );
     } else {
         about!(
             DEBUG, "lock.acquire_unconfirmed", lock,
-            { tries, error.type = error.map(error_type), },
+            { tries, error.type = error.map(LockError::code), },
             "the background worker cancels an acquire without a reply"
         );
     }
@@ -313,12 +312,12 @@ fn write_for_operators(event: &LockEvent<'_>) {
         ),
         LockEvent::LoginFailed { error, reason } => server!(
             WARN, "lock.login_failed",
-            { error.type = error_type(error), error = text(error), reason, },
+            { error.type = error.code(), error = text(error), reason, },
             "a connection could not log in again; its leases go on until it breaks"
         ),
         LockEvent::CertificatesNotRead { error } => server!(
             WARN, "lock.certificates_not_read",
-            { error.type = error_type(error), error = text(error), },
+            { error.type = error.code(), error = text(error), },
             "new certificates can't be read or used yet; connections use what was read before"
         ),
         LockEvent::CertificateExpiresSoon {
@@ -366,7 +365,7 @@ fn write_about_server(event: &LockEvent<'_>) {
                 server.address = server.host(),
                 server.port = server.port(),
                 command = command.as_str(),
-                error.type = error_type(error),
+                error.type = error.code(),
                 error = text(error),
             },
             "a command to the lock server failed"
@@ -395,7 +394,7 @@ fn write_about_server(event: &LockEvent<'_>) {
                 server.address = server.host(),
                 server.port = server.port(),
                 connection = connection.as_str(),
-                error.type = error.map(error_type),
+                error.type = error.map(LockError::code),
                 error = error.and_then(text),
             },
             "a connection to the lock server broke"

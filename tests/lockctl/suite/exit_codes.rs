@@ -318,19 +318,32 @@ fn exit_codes_of_a_signal_during_the_wait() {
 fn errors_in_json_are_one_object_on_stdout() {
     let server = RedisServer::start();
     hold(&server);
-    for (arguments, kind, expected) in [
-        (run(&["--json"], &["true"]), "contended", 75),
+    for (arguments, kind, code, expected) in [
+        (
+            run(&["--json"], &["true"]),
+            "contended",
+            Some("contended"),
+            75,
+        ),
         (
             run(&["--json", "--on-contended", "skip"], &["true"]),
             "contended",
+            Some("contended"),
             0,
+        ),
+        (
+            run(&["--json", "--ttl", "1ms"], &["true"]),
+            "invalid-time",
+            Some("invalid_ttl"),
+            64,
         ),
         (
             vec!["--json", "run", "--name", "free", "--", "no-such-program"],
             "not-found",
+            None,
             127,
         ),
-        (vec!["--json", "run", "--name", "free"], "usage", 64),
+        (vec!["--json", "run", "--name", "free"], "usage", None, 64),
         (
             vec![
                 "--json",
@@ -343,6 +356,7 @@ fn errors_in_json_are_one_object_on_stdout() {
                 "true",
             ],
             "unreachable",
+            Some("unreachable"),
             69,
         ),
     ] {
@@ -356,6 +370,7 @@ fn errors_in_json_are_one_object_on_stdout() {
         );
         let record: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
         assert_eq!(record["kind"], kind);
+        assert_eq!(record["code"].as_str(), code);
         assert_eq!(record["exit"], expected);
         let text = record["text"].as_str().unwrap();
         assert!(!text.is_empty() && !text.contains('\n'), "{text}");

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::LockError;
 use crate::telemetry::trace::TARGET;
-use crate::telemetry::{AcquireEnd, LockEvent, LockId, error_type};
+use crate::telemetry::{AcquireEnd, LockEvent, LockId};
 
 static METADATA: Metadata<'static> = Metadata::new(TARGET, Level::INFO, Some(module_path!()));
 
@@ -102,7 +102,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
                 label("command", command.as_str()),
                 Label::new(SERVER, server.shared_host()),
             ];
-            labels.extend(error.map(|error| label(ERROR_TYPE, error_type(error))));
+            labels.extend(error.map(|error| label(ERROR_TYPE, error.code())));
             observe(COMMAND_DURATION, labels, duration);
         }
         LockEvent::Connected {
@@ -128,7 +128,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
 
 fn acquired(lock: LockId<'_>, outcome: AcquireEnd, waited: Duration, error: Option<&LockError>) {
     let mut labels = vec![named(lock), label("outcome", outcome.as_str())];
-    labels.extend(error.map(|error| label(ERROR_TYPE, error_type(error))));
+    labels.extend(error.map(|error| label(ERROR_TYPE, error.code())));
     labels.extend(role(lock.is_candidate()));
     observe(ACQUIRE_DURATION, labels, waited);
 }

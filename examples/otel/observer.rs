@@ -70,7 +70,7 @@ impl LockObserver for OtelObserver {
                 self.hold.record(held_for.as_secs_f64(), &labels);
             }
             LockEvent::Lost { lock, reason, .. } => {
-                let labels = [label(NAME, lock.name()), label("reason", reason.name())];
+                let labels = [label(NAME, lock.name()), label("reason", reason.as_str())];
                 self.losses.add(1, &labels);
             }
             LockEvent::Renewed { .. } => renewed("renewed"),

@@ -42,10 +42,10 @@ impl LossReason {
         Self::Revoked { by, reason }
     }
 
-    /// Returns the name of the reason, for metrics: `expired`, `removed`, `replaced`, `revoked`,
+    /// Returns the reason as one word, for metrics: `expired`, `removed`, `replaced`, `revoked`,
     /// `max_hold` or `server_changed`.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
             Self::Removed => "removed",
@@ -121,7 +121,7 @@ mod tests {
             let value = format!("{start}revoked by ops: stuck");
             let reason = LossReason::from_value(Some(&value));
             assert_eq!(reason.to_string(), "revoked by ops: stuck");
-            assert_eq!(reason.name(), "revoked");
+            assert_eq!(reason.as_str(), "revoked");
             // Another holder's `min_hold`.
             let value = format!("{start}web-1");
             assert_eq!(LossReason::from_value(Some(&value)), LossReason::Replaced);

@@ -119,9 +119,9 @@ impl Call {
         Self::Lost,
     ];
 
-    /// Returns the name used in files.
+    /// Returns the word used in files.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         name_of(&CALLS, &self)
     }
 
@@ -131,9 +131,9 @@ impl Call {
 }
 
 impl Kind {
-    /// Returns the name used in files.
+    /// Returns the word used in files.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         name_of(&KINDS, &self)
     }
 
@@ -244,7 +244,7 @@ fn token_text(token: Option<u64>) -> String {
 
 impl Display for Event {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (call, kind) = (self.call.name(), self.kind.name());
+        let (call, kind) = (self.call.as_str(), self.kind.as_str());
         write!(
             f,
             "process {}, acquisition {}: {call} {kind}{}",

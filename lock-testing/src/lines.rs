@@ -57,8 +57,8 @@ impl Line {
                 set("process", event.process.into());
                 set("task", event.task.into());
                 set("acquisition", event.acquisition.into());
-                set("call", event.call.name().into());
-                set("kind", event.kind.name().into());
+                set("call", event.call.as_str().into());
+                set("kind", event.kind.as_str().into());
                 set("key", (&*event.key).into());
                 match event.valid_until {
                     Some(Validity::Until(end)) => set("valid_until", end.into()),
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn every_call_and_kind_has_its_own_name() {
         for call in Call::ALL {
-            assert_eq!(Call::named(call.name()), Some(*call));
+            assert_eq!(Call::named(call.as_str()), Some(*call));
         }
         for kind in [
             Kind::Invoke,
@@ -255,7 +255,7 @@ mod tests {
             Kind::Dropped,
             Kind::Seen,
         ] {
-            assert_eq!(Kind::named(kind.name()), Some(kind));
+            assert_eq!(Kind::named(kind.as_str()), Some(kind));
         }
     }
 }

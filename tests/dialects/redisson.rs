@@ -299,12 +299,12 @@ async fn removed_lock_is_lost() {
     let held = locks.lock(NAME).ttl(ttl).acquire().await.unwrap();
     server.cli(&["DEL", KEY]);
     in_time(ttl / 3 + NOTICE, held.lost()).await;
-    assert_eq!(held.loss_reason().unwrap().name(), "removed");
+    assert_eq!(held.loss_reason().unwrap().as_str(), "removed");
     // A lease that is not renewed ends at its holder before it ends at the server.
     let request = locks.lock(NAME).ttl(ms(500)).renew(Renew::Never);
     let held = request.acquire().await.unwrap();
     lost_in_time(&held).await;
-    assert_eq!(held.loss_reason().unwrap().name(), "expired");
+    assert_eq!(held.loss_reason().unwrap().as_str(), "expired");
 }
 
 /// Without the right to the channel everything works, but waiters poll, and the operator is warned once.

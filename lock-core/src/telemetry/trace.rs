@@ -176,7 +176,7 @@ fn write_trouble(event: &LockEvent<'_>) {
             ERROR, "lock.lost", lock,
             {
                 "distributed_lock.fencing_token" = token.map(tracing::field::display),
-                "distributed_lock.loss_reason" = reason.name(),
+                "distributed_lock.loss_reason" = reason.as_str(),
                 "distributed_lock.held_ms" = ms(held_for),
             },
             "the lock was lost while it was held"

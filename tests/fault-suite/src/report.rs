@@ -257,7 +257,7 @@ impl Display for Report {
         )?;
         for call in Call::ALL {
             let of = self.operations.get(call).copied().unwrap_or_default();
-            let name = call.name();
+            let name = call.as_str();
             writeln!(f, "  {name:<18} {:>9} {:>9} {:>9}", of.ok, of.fail, of.info)?;
         }
         writeln!(

@@ -76,7 +76,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             observe(HOLD_DURATION, labels, held_for);
         }
         LockEvent::Lost { lock, reason, .. } => {
-            count(LOSSES, vec![named(lock), label("reason", reason.name())]);
+            count(LOSSES, vec![named(lock), label("reason", reason.as_str())]);
         }
         LockEvent::KindMismatch { lock, .. } => count(KIND_MISMATCHES, vec![named(lock)]),
         LockEvent::Renewed { .. } => renewal("renewed"),

@@ -154,7 +154,7 @@ pub(super) fn describe(figures: &Figures, seed: u64, took: Duration) -> String {
             "{} begun, {} ok, {} fail, {} info",
             of.invoked, of.ok, of.failed, of.unknown
         );
-        line(call.name(), value);
+        line(call.as_str(), value);
     }
     for (name, value) in [
         ("cancels of dropped futures", figures.cancels),

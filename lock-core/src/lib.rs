@@ -94,8 +94,6 @@ pub use request::{Acquiring, LockRequest, Named, Names, One, Target};
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use sync::held_mutexes;
-#[doc(inline)]
-pub use web::skipped::Skipped;
 
 #[cfg(feature = "macros")]
 pub use typed::{

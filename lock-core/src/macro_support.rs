@@ -18,6 +18,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::error::LockError;
+use crate::web::FromSkipped;
 
 pub use self::acquire::{acquire, acquire_all, manager};
 pub use self::bound::{
@@ -48,7 +49,6 @@ pub use self::polling::{
 pub use crate as lock_core;
 pub use crate::run::OnLost;
 pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
-pub use crate::web::skipped::Skipped;
 pub use lock_macros::__lock_name;
 pub use lock_protocol::kind::Kind;
 pub use lock_protocol::renew::Renew;
@@ -104,13 +104,13 @@ pub fn return_error<R: FromLockError>(error: LockError) -> R {
 
 /// Returns from an annotated function whose lock has another holder.
 #[must_use]
-pub fn return_skipped<R: Skipped>(_: &LockError) -> R {
+pub fn return_skipped<R: FromSkipped>(_: &LockError) -> R {
     R::skipped()
 }
 
 /// Returns the skipped value when another holder has the lock, and `error` otherwise.
 #[must_use]
-pub fn return_skipped_or_error<R: Skipped + FromLockError>(error: LockError) -> R {
+pub fn return_skipped_or_error<R: FromSkipped + FromLockError>(error: LockError) -> R {
     if is_contended(&error) {
         return_skipped(&error)
     } else {

@@ -6,9 +6,9 @@
 //!
 //! | Feature | Adds |
 //! |---|---|
-//! | `axum-0-8` | `IntoResponse` for `LockError` and `Problem`; [`Skipped`](crate::Skipped) for responses |
-//! | `actix-web-4` | `ResponseError` for `LockError`, `Responder` for `Problem`; `Skipped` for responses |
-//! | `tonic-0-14` | `From<LockError>` for `tonic::Status`; `Skipped` for `tonic::Response` |
+//! | `axum-0-8` | `IntoResponse` for `LockError` and `Problem`; [`FromSkipped`] for responses |
+//! | `actix-web-4` | `ResponseError` for `LockError`, `Responder` for `Problem`; `FromSkipped` for responses |
+//! | `tonic-0-14` | `From<LockError>` for `tonic::Status`; `FromSkipped` for `tonic::Response` |
 //! | `tower` | `ScopeLayer`, for axum and tonic; with `axum-0-8` also `ProblemLayer` |
 //!
 //! So a handler with [`#[distributed_lock]`](macro@crate::distributed_lock) needs no `on_error`: it
@@ -19,6 +19,7 @@
 mod actix_web_4;
 #[cfg(feature = "axum-0-8")]
 mod axum_0_8;
+mod from_skipped;
 #[cfg(any(feature = "axum-0-8", feature = "actix-web-4", feature = "tonic-0-14"))]
 pub(crate) mod mapping;
 #[cfg(any(feature = "axum-0-8", feature = "actix-web-4"))]
@@ -29,10 +30,10 @@ mod problem_layer;
 mod retry_after;
 #[cfg(feature = "tower")]
 mod scope_layer;
-pub(crate) mod skipped;
 #[cfg(feature = "tonic-0-14")]
 mod tonic_0_14;
 
+pub use self::from_skipped::FromSkipped;
 #[cfg(any(feature = "axum-0-8", feature = "actix-web-4"))]
 pub use self::problem::Problem;
 #[cfg(all(feature = "axum-0-8", feature = "tower"))]

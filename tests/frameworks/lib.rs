@@ -53,7 +53,7 @@ pub mod orders {
     }
 
     /// The reply of a call that did nothing, because another instance sweeps.
-    impl lock_core::Skipped for SweepReply {
+    impl lock_core::web::FromSkipped for SweepReply {
         fn skipped() -> Self {
             Self { removed: None }
         }

@@ -5,9 +5,9 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use actix_web::{HttpRequest, HttpResponse, Responder, ResponseError};
 
+use super::from_skipped::{FromSkipped, OUTCOME};
 use super::mapping::ProblemKind;
 use super::problem::{self, Problem};
-use super::skipped::{OUTCOME, Skipped};
 use crate::error::LockError;
 
 impl ResponseError for LockError {
@@ -48,7 +48,7 @@ impl Responder for Problem {
     }
 }
 
-impl Skipped for HttpResponse {
+impl FromSkipped for HttpResponse {
     /// Returns 202 with an empty body and the header `lock-outcome: skipped`.
     fn skipped() -> Self {
         Self::Accepted().insert_header(OUTCOME).finish()

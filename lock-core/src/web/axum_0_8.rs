@@ -5,8 +5,8 @@ use axum_core::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::from_skipped::{FromSkipped, OUTCOME};
 use super::problem::{self, Problem};
-use super::skipped::{OUTCOME, Skipped};
 use crate::error::LockError;
 
 impl IntoResponse for LockError {
@@ -37,11 +37,11 @@ impl IntoResponse for Problem {
     }
 }
 
-impl Skipped for Response {
+impl FromSkipped for Response {
     /// Returns 202 with an empty body and the header `lock-outcome: skipped`.
     fn skipped() -> Self {
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = Skipped::skipped();
+        *response.status_mut() = FromSkipped::skipped();
         let (name, value) = OUTCOME;
         let name = HeaderName::from_static(name);
         let headers = response.headers_mut();
@@ -50,7 +50,7 @@ impl Skipped for Response {
     }
 }
 
-impl Skipped for StatusCode {
+impl FromSkipped for StatusCode {
     /// Returns 202.
     fn skipped() -> Self {
         Self::ACCEPTED

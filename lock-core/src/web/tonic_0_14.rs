@@ -7,8 +7,8 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::from_skipped::{FromSkipped, OUTCOME};
 use super::mapping::ProblemKind;
-use super::skipped::{OUTCOME, Skipped};
 use crate::error::LockError;
 
 impl From<LockError> for Status {
@@ -53,7 +53,7 @@ impl ProblemKind {
     }
 }
 
-impl<T: Skipped> Skipped for Response<T> {
+impl<T: FromSkipped> FromSkipped for Response<T> {
     /// Returns the skipped message, with the metadata `lock-outcome: skipped`.
     fn skipped() -> Self {
         let mut response = Self::new(T::skipped());

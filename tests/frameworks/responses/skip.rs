@@ -4,7 +4,8 @@ use axum::body::to_bytes;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use frameworks::orders::SweepReply;
-use lock_core::{LockError, LockManager, Skipped, distributed_lock};
+use lock_core::web::FromSkipped;
+use lock_core::{LockError, LockManager, distributed_lock};
 use tonic::Status;
 
 #[distributed_lock(name = "job", on_contended = skip, manager = locks)]
@@ -80,7 +81,7 @@ enum Outcome {
     AnotherInstanceWorks,
 }
 
-impl Skipped for Outcome {
+impl FromSkipped for Outcome {
     fn skipped() -> Self {
         Self::AnotherInstanceWorks
     }

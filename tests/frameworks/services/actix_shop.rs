@@ -8,8 +8,9 @@ use actix_web::dev::{Server, ServiceRequest};
 use actix_web::middleware::{Next, from_fn};
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, Responder, ResponseError, web};
 use actix_web::{delete, get, post};
+use lock_core::web::FromSkipped;
 use lock_core::web::Problem;
-use lock_core::{LockError, LockManager, Skipped, distributed_lock};
+use lock_core::{LockError, LockManager, distributed_lock};
 use serde::Serialize;
 
 use crate::store::Store;
@@ -156,7 +157,7 @@ enum Archive {
     AnotherInstanceArchives,
 }
 
-impl Skipped for Archive {
+impl FromSkipped for Archive {
     fn skipped() -> Self {
         Self::AnotherInstanceArchives
     }

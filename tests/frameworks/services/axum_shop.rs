@@ -11,8 +11,9 @@ use axum::middleware::map_response;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
+use lock_core::web::FromSkipped;
 use lock_core::web::{Problem, ScopeLayer};
-use lock_core::{LockError, LockManager, Skipped, distributed_lock};
+use lock_core::{LockError, LockManager, distributed_lock};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -200,7 +201,7 @@ enum Archive {
     AnotherInstanceArchives,
 }
 
-impl Skipped for Archive {
+impl FromSkipped for Archive {
     fn skipped() -> Self {
         Self::AnotherInstanceArchives
     }

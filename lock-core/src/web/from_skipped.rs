@@ -6,14 +6,14 @@
 /// types:
 ///
 /// ```
-/// use lock_core::Skipped;
+/// use lock_core::web::FromSkipped;
 ///
 /// enum Sweep {
 ///     Removed(u64),
 ///     AnotherInstanceSweeps,
 /// }
 ///
-/// impl Skipped for Sweep {
+/// impl FromSkipped for Sweep {
 ///     fn skipped() -> Self {
 ///         Self::AnotherInstanceSweeps
 ///     }
@@ -28,24 +28,24 @@
 #[diagnostic::on_unimplemented(
     message = "`on_contended = skip` has nothing to return for `{Self}`",
     label = "has no value for a skipped call",
-    note = "return `()`, `Option<_>`, a framework's response, or a `Result` of these; implement `lock_core::Skipped` for your own type; or write `on_contended = |e| ...`"
+    note = "return `()`, `Option<_>`, a framework's response, or a `Result` of these; implement `lock_core::web::FromSkipped` for your own type; or write `on_contended = |e| ...`"
 )]
-pub trait Skipped {
+pub trait FromSkipped {
     /// Returns the value of a call that did not run the body.
     fn skipped() -> Self;
 }
 
-impl Skipped for () {
+impl FromSkipped for () {
     fn skipped() -> Self {}
 }
 
-impl<T> Skipped for Option<T> {
+impl<T> FromSkipped for Option<T> {
     fn skipped() -> Self {
         None
     }
 }
 
-impl<T: Skipped, E> Skipped for Result<T, E> {
+impl<T: FromSkipped, E> FromSkipped for Result<T, E> {
     fn skipped() -> Self {
         Ok(T::skipped())
     }

@@ -23,6 +23,8 @@ use lock_protocol::owner_id::OwnerId;
 use lock_protocol::renew::Renew;
 use lock_protocol::ttl::Ttl;
 
+pub mod errors;
+
 pub use crate::faulty::Command;
 
 /// The label of the holder that [`Faults::hold`] adds.

@@ -31,6 +31,9 @@ pub use faults::{Command, Faults, OtherHolder, in_memory_with_faults};
 pub use history::{HeldLock, History, InvalidLine, Operation};
 pub use lines::Line;
 #[cfg(feature = "locks")]
+#[doc(inline)]
+pub use lock_core::testing::errors;
+#[cfg(feature = "locks")]
 pub use record::{AcquisitionRecord, PendingCall};
 #[cfg(feature = "locks")]
 pub use recorder::{

@@ -74,7 +74,7 @@ impl Admin {
     /// ```
     ///
     /// # Errors
-    /// - [`LockError::InvalidName`] when the name is invalid.
+    /// - [`LockError::Invalid`] when the name is invalid.
     /// - [`LockError::Backend`] when the server does not reply within the command timeout, or when the
     ///   user may not read the lock.
     /// - [`LockError::NoQuorum`] when too few servers of a quorum reply.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lock_protocol::acquisition::{Failure, FailureClass};
 use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
+use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
 use lock_protocol::wire::escaped;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{InvalidSetting, LockError};
+use crate::error::LockError;
 use crate::guard::{LockGuard, LockWatch};
 use crate::request::LockRequest;
 use crate::run;

@@ -64,8 +64,8 @@ pub use config::parse_duration;
 #[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
 pub use config::tls::{Certificates, Tls};
 pub use error::{
-    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, InvalidSetting,
-    LockError, ShutdownIncomplete,
+    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, InvalidSetting, LockError,
+    ShutdownIncomplete,
 };
 pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
 pub use health::{Health, LockStats, PollingReason, Pong};

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Dialect, Holder, InvalidSetting, Kind, LockError, LockInfo, LockManager,
-    LockRequest, LockStatus};
+use lock_core::{
+    Dialect, Holder, InvalidSetting, Kind, LockError, LockInfo, LockManager, LockRequest,
+    LockStatus,
+};
 use test_support::RedisServer;
 use test_support::eventually_async;
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms, queue_length};

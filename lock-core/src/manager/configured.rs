@@ -244,7 +244,7 @@ mod redis {
         /// ```
         ///
         /// # Errors
-        /// - [`LockError::InvalidSetting`] when the configuration has a URL, or for TLS over a Unix socket.
+        /// - [`LockError::Invalid`] when the configuration has a URL, or for TLS over a Unix socket.
         /// - The errors of [`connect`](Self::connect).
         ///
         /// # Panics

@@ -168,8 +168,8 @@ impl Settings {
 
     fn check_kind(&self) -> Result<(), LockError> {
         let kind = self.kind.kind;
-        let supports =
-            self.dialect.capabilities().supports_shared_kinds() && self.inner.store.traits().shared_kinds;
+        let supports = self.dialect.capabilities().supports_shared_kinds()
+            && self.inner.store.traits().shared_kinds;
         let reason = match self.kind.reason {
             Some(reason) => Some(reason),
             None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
@@ -240,7 +240,9 @@ fn override_reason(
 }
 #[cfg(test)]
 mod tests {
-    use crate::{InvalidOverrideReason, InvalidSetting, LockError, LockManager, LockName, Override};
+    use crate::{
+        InvalidOverrideReason, InvalidSetting, LockError, LockManager, LockName, Override,
+    };
     use lock_protocol::renew::Renew;
 
     use std::time::Duration;
@@ -310,12 +312,18 @@ mod tests {
         let locks = locks(Override::new().ttl(SECOND));
         let request = locks.lock(LockName::from("order:1").with_template(TEMPLATE));
         let error = request.min_hold(SECOND * 40).acquire().await.unwrap_err();
-        assert!(matches!(error, LockError::Invalid(InvalidSetting::MinHold { .. })), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::MinHold { .. })),
+            "{error}"
+        );
         let error = locks
             .lock(LockName::from("").with_template(TEMPLATE))
             .acquire()
             .await
             .unwrap_err();
-        assert!(matches!(error, LockError::Invalid(InvalidSetting::Name { .. })), "{error}");
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
+            "{error}"
+        );
     }
 }

@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use lock_protocol::key::{InvalidNameReason, LockName};
+use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
 
 /// Makes a [`LockError::Contended`] without a holder.
@@ -50,6 +51,7 @@ pub fn contended(key: impl Into<String>) -> LockError {
     LockError::Contended {
         key: key.into().into(),
         holder: None,
+        requested: Kind::Exclusive,
     }
 }
 
@@ -60,6 +62,8 @@ pub fn timeout(key: impl Into<String>, waited: Duration) -> LockError {
         key: key.into().into(),
         waited,
         holder: None,
+        requested: Kind::Exclusive,
+        position: None,
     }
 }
 

@@ -53,7 +53,10 @@ pub(crate) async fn contended_error_names_the_holder(s: &Subject) {
         assert_eq!(holder.remaining.is_some(), s.remaining_is_finite);
     }
     let own = s.first.lock(NAME).acquire().await.unwrap_err();
-    assert_eq!(own.holder().unwrap().is_own(), s.capabilities.names_holder());
+    assert_eq!(
+        own.holder().unwrap().is_own(),
+        s.capabilities.names_holder()
+    );
     held.release().await.unwrap();
 }
 

@@ -1,7 +1,8 @@
 //! Kinds and sets that are rejected before the client sends a command.
 
-use lock_core::{InvalidKindReason, InvalidSetting, Kind, LockError, LockManager, LockRequest, LockSet,
-    Names};
+use lock_core::{
+    InvalidKindReason, InvalidSetting, Kind, LockError, LockManager, LockRequest, LockSet, Names,
+};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, ms};
 use tests::supported_dialects;

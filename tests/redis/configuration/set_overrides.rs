@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{
-    InvalidOverrideReason, InvalidSetting, LockError, LockGuard, LockManager, LockRequest, LockSet, Names,
-    Override, distributed_lock, lock_name,
+    InvalidOverrideReason, InvalidSetting, LockError, LockGuard, LockManager, LockRequest, LockSet,
+    Names, Override, distributed_lock, lock_name,
 };
 use test_support::RedisServer;
 use test_support::fixtures::{NOTICE, keys, ms, time_to_expiry};

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 // region: locks
-use lock_core::{Held, Holds, Lock, LockError, LockManager, distributed_lock};
+use lock_core::typed::Holds;
+use lock_core::{Held, Lock, LockError, LockManager, distributed_lock};
 
 /// Guards the payment of one order.
 #[derive(Lock)]

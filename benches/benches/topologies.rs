@@ -17,7 +17,9 @@ use benches::blocks::{alternate, block};
 use benches::figures::report;
 use benches::raw::RawPair;
 use benches::{is_short, pairs};
-use lock_core::{Confirm, Dialect, LockManager, LockManagerBuilder, ReleaseMethod, Tls};
+use lock_core::config::{Confirm, Tls};
+use lock_core::dialect::{Dialect, ReleaseMethod};
+use lock_core::{LockManager, LockManagerBuilder};
 use test_support::fixtures::{SOON, current_thread_runtime};
 use test_support::{Authority, RedisCluster, RedisServer, eventually_async};
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{Dialect, LockManager, RedissonLock};
+use lock_core::LockManager;
+use lock_core::dialect::{Dialect, RedissonLock};
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use tokio::time::sleep;

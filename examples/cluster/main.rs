@@ -9,7 +9,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use lock_core::{Confirm, FencingToken, LockManager, distributed_lock};
+use lock_core::config::Confirm;
+use lock_core::{FencingToken, LockManager, distributed_lock};
 
 use nodes::LocalCluster;
 

@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use examples::Table;
-use lock_core::{FencingToken, LockError, LockManager, Term};
+use lock_core::request::Term;
+use lock_core::{FencingToken, LockError, LockManager};
 
 /// A standby follows a dead leader within this time.
 const TTL: Duration = Duration::from_secs(3);

@@ -8,7 +8,8 @@ use clap::builder::styling::{Style, Styles};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use lock_core::{FencingToken, ManagerConfig, parse_address_map};
+use lock_core::FencingToken;
+use lock_core::config::{ManagerConfig, parse_address_map};
 
 use crate::duration;
 use crate::exit::{self, Exit};

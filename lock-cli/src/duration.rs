@@ -15,7 +15,7 @@ pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Reads the text of a duration, or returns the message of the error.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    lock_core::parse_duration(text).map_err(|message| {
+    lock_core::config::parse_duration(text).map_err(|message| {
         // clap says that the value is invalid, and quotes it.
         match message.split_once(": ") {
             Some((start, advice)) if start.starts_with("invalid duration") => advice.to_owned(),

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::io;
 
-use lock_core::{BackendErrorKind, InvalidKindReason, InvalidSetting, LockError};
+use lock_core::LockError;
+use lock_core::error::{BackendErrorKind, InvalidKindReason, InvalidSetting};
 
 use crate::exit::Exit;
 use crate::page::Line;

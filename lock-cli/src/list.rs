@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{LockInfo, LockManager, MissingNode};
+use lock_core::LockManager;
+use lock_core::admin::{LockInfo, MissingNode};
 
 use crate::args::{DEFAULT_PREFIX, GlobalArgs, ListArgs};
 use crate::connect;

@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead, IsTerminal};
 
-use lock_core::{AdminError, LockInfo, LockManager, LockStatus, Revocation};
+use lock_core::LockManager;
+use lock_core::admin::{AdminError, LockInfo, LockStatus, Revocation};
 use serde::Serialize;
 
 use crate::args::{GlobalArgs, ReleaseArgs};

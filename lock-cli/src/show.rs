@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use lock_core::{Holder, Kind, LockInfo, LockManager, LockStatus};
+use lock_core::admin::{LockInfo, LockStatus};
+use lock_core::{Holder, Kind, LockManager};
 
 use crate::args::{GlobalArgs, ListArgs, NameArgs};
 use crate::connect;

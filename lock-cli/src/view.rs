@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Holder, Kind, LockInfo, LockStatus, WaiterInfo};
+use lock_core::admin::{LockInfo, LockStatus, WaiterInfo};
+use lock_core::{Holder, Kind};
 use serde::Serialize;
 
 use crate::text::{human, millis, rfc3339};

@@ -6,7 +6,8 @@ use std::io::{self, IsTerminal, Write};
 use std::time::SystemTime;
 
 use crossterm::{cursor, queue, terminal};
-use lock_core::{LockInfo, LockManager, LockStatus};
+use lock_core::LockManager;
+use lock_core::admin::{LockInfo, LockStatus};
 use serde::Serialize;
 
 use crate::args::{GlobalArgs, ListArgs, WatchArgs};

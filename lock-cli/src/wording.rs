@@ -4,7 +4,8 @@
 
 use std::error::Error;
 
-use lock_core::{BackendError, BackendErrorKind, InvalidKindReason, InvalidSetting, LockError};
+use lock_core::LockError;
+use lock_core::error::{BackendError, BackendErrorKind, InvalidKindReason, InvalidSetting};
 
 use crate::text::flag;
 

@@ -1,4 +1,8 @@
-//! What operators see of locks, and what they do with them.
+//! What operators see of locks, and what they do with them. [`LockManager::admin`] is the way in.
+//!
+//! [`Admin::inspect`] reads a lock with its waiters, [`Admin::list`] lists locks, and [`Admin::force_release`] takes a lock
+//! away from its holder. The guide [`operations`](crate::guide::operations) has the runbooks, and `lockctl` is a program
+//! that does the same.
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +96,7 @@ impl Admin {
     /// Reads a lock as [`inspect`](Self::inspect) does, and identifies the value of another library that is a hash, as
     /// Redisson's locks are. [`remove_foreign`](ForceRelease::remove_foreign) together with
     /// [`expect_unchanged`](ForceRelease::expect_unchanged) then removes only this hash. A manager in the dialect
-    /// [`Redisson`](crate::Dialect::Redisson) identifies its locks only: inspect other hashes with a manager in
+    /// [`Redisson`](crate::dialect::Dialect::Redisson) identifies its locks only: inspect other hashes with a manager in
     /// another dialect.
     ///
     /// For a hash, the server reads all of it, and the user needs the right `+dump`.
@@ -183,7 +187,7 @@ impl Admin {
     /// # Errors
     /// - [`AdminError::Changed`] when the lock does not have the expected token, or has changed.
     /// - [`AdminError::Foreign`] when the key holds the value of another library, or a lock in the dialect
-    ///   [`DeadlineGetset`](crate::Dialect::DeadlineGetset), which has no owner.
+    ///   [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset), which has no owner.
     /// - [`AdminError::NoExpiry`] when the key to revoke has no expiry.
     /// - [`AdminError::Lock`] with the errors of [`inspect`](Self::inspect), and with
     ///   [`LockError::Invalid`] when `expect_unchanged` got what was seen of another lock, or when

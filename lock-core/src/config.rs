@@ -1,4 +1,8 @@
-//! The settings of a manager, their defaults, and their checks.
+//! What a manager is configured with: servers and logins, TLS, times for the locks of a template, and a configuration
+//! that is read from a file.
+//!
+//! [`LockManagerBuilder`](crate::LockManagerBuilder) takes all of these. The guide
+//! [`configuration`](crate::guide::configuration) lists every setting with its default, and the environment variables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,8 +33,20 @@ pub(crate) mod overrides;
 pub(crate) mod tls;
 
 use address_map::AddressMap;
+#[doc(hidden)]
+pub use address_map::parse_address_map;
+#[cfg(feature = "redis")]
+pub use confirm::Confirm;
+#[cfg(feature = "redis")]
+pub use credentials::{CredentialFuture, CredentialProvider, Credentials};
+#[cfg(feature = "redis")]
+pub use endpoint::Endpoint;
 use holder_tag::HolderTag;
-use overrides::Override;
+pub use manager_config::ManagerConfig;
+pub use overrides::Override;
+#[cfg(feature = "__tls")]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
+pub use tls::{Certificates, Tls};
 
 /// Says what a release does when clients of other libraries may wait for the same key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -252,6 +268,7 @@ const LONGEST_DURATION: usize = 40;
 ///
 /// # Errors
 /// The message says what to write.
+#[doc(hidden)]
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.len() > LONGEST_DURATION {
         let begins = tidy(text, LONGEST_DURATION);

@@ -70,9 +70,9 @@ impl LockGuard {
     /// every earlier group and of every earlier exclusive holder of this key, as long as the
     /// [conditions](crate::guide::guarantees#fencing-tokens-grow) hold.
     ///
-    /// Returns `None` in [dialects](crate::Dialect) without fencing tokens. Two have them:
-    /// [`Native`](crate::Dialect::Native), and [`Redisson`](crate::Dialect::Redisson) with
-    /// [`RedissonLock::Fenced`](crate::RedissonLock::Fenced), whose tokens begin at 1 again when the server loses
+    /// Returns `None` in [dialects](crate::dialect::Dialect) without fencing tokens. Two have them:
+    /// [`Native`](crate::dialect::Dialect::Native), and [`Redisson`](crate::dialect::Dialect::Redisson) with
+    /// [`RedissonLock::Fenced`](crate::dialect::RedissonLock::Fenced), whose tokens begin at 1 again when the server loses
     /// its counter.
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {

@@ -1,4 +1,5 @@
-//! What a readiness check and an operator read about a manager.
+//! What a readiness check and a dashboard read about a manager: [`LockManager::health`], [`LockManager::ping`] and
+//! [`LockManager::stats`].
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub struct Health {
     /// Whether the thread runs that renews and releases locks. A manager in memory needs none, so this
     /// is true.
     pub is_worker_alive: bool,
-    /// The templates of the [overrides](crate::Override) that no call has used for ten minutes. They
+    /// The templates of the [overrides](crate::config::Override) that no call has used for ten minutes. They
     /// are most likely misspelt.
     pub unused_overrides: Vec<String>,
 }

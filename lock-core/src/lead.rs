@@ -32,7 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// outlives the body says that the lock is no longer [held](LockWatch::is_held).
 ///
 /// ```
-/// # use lock_core::{FencingToken, LockError, LockManager, Term};
+/// # use lock_core::request::Term;
+/// # use lock_core::{FencingToken, LockError, LockManager};
 /// # struct Bills;
 /// # impl Bills { async fn send(&self, _: Option<FencingToken>) {} }
 /// async fn work(term: Term, bills: &Bills) {
@@ -125,7 +126,8 @@ impl LockRequest {
     /// outside of the closure, also in a spawned task:
     ///
     /// ```
-    /// # use lock_core::{LockError, LockManager, Term};
+    /// # use lock_core::request::Term;
+    /// # use lock_core::{LockError, LockManager};
     /// # use std::sync::Arc;
     /// # struct Bills;
     /// # async fn work(_term: Term, _bills: &Bills) {}
@@ -146,7 +148,8 @@ impl LockRequest {
     /// clones for each term, and a counter changes before the future begins:
     ///
     /// ```
-    /// # use lock_core::{LockError, LockManager, Term};
+    /// # use lock_core::request::Term;
+    /// # use lock_core::{LockError, LockManager};
     /// # use std::sync::Arc;
     /// # struct Bills;
     /// # async fn work(_term: Term, _bills: &Bills) {}
@@ -232,8 +235,10 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::config::Override;
+    use crate::error::InvalidSetting;
     use crate::manager::LockManager;
-    use crate::{LockName, Override};
+    use lock_protocol::key::LockName;
     use lock_protocol::kind::InvalidKindReason;
     use lock_protocol::renew::Renew;
 

@@ -9,26 +9,27 @@
     )
 )]
 
-mod admin;
-mod config;
-mod error;
+pub mod admin;
+pub mod config;
+pub mod dialect;
+pub mod error;
 #[cfg(feature = "testing")]
 mod faulty;
 mod guard;
-mod health;
+pub mod health;
 mod lead;
 mod manager;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
-mod request;
+pub mod request;
 mod run;
 mod runtime;
 mod store;
 mod sync;
 pub mod telemetry;
 #[cfg(feature = "macros")]
-mod typed;
+pub mod typed;
 #[cfg(all(feature = "__tls", not(any(feature = "tls", feature = "tls-aws-lc"))))]
 compile_error!("enable the feature `tls` or `tls-aws-lc`");
 
@@ -43,43 +44,18 @@ pub mod web;
 #[doc(hidden)]
 pub mod macro_support;
 
-pub use admin::{
-    Admin, AdminError, Cursor, ForceRelease, ListLocks, LockInfo, LockPage, LockStatus,
-    MissingNode, Revocation, WaiterInfo,
-};
-pub use config::Handover;
-#[doc(hidden)]
-pub use config::address_map::parse_address_map;
-#[cfg(feature = "redis")]
-pub use config::confirm::Confirm;
-#[cfg(feature = "redis")]
-pub use config::credentials::{CredentialFuture, CredentialProvider, Credentials};
-#[cfg(feature = "redis")]
-pub use config::endpoint::Endpoint;
-pub use config::manager_config::ManagerConfig;
-pub use config::overrides::Override;
-#[doc(hidden)]
-pub use config::parse_duration;
-#[cfg(feature = "__tls")]
-#[cfg_attr(docsrs, doc(cfg(any(feature = "tls", feature = "tls-aws-lc"))))]
-pub use config::tls::{Certificates, Tls};
-pub use error::{
-    BackendError, BackendErrorKind, Holder, InvalidOverrideReason, InvalidSetting, LockError,
-    ShutdownIncomplete,
-};
+pub use error::holder::Holder;
+pub use error::lock_error::LockError;
 pub use guard::{LockGuard, LockSet, LockWatch, LossSignal};
-pub use health::{Health, LockStats, PollingReason, Pong};
-pub use lead::Term;
+#[cfg(feature = "macros")]
 #[doc(inline)]
-pub use lock_protocol::dialect::{
-    Capabilities, Dialect, InvalidDialectReason, RedissonLock, ReleaseMethod,
-};
+pub use lock_macros::distributed_lock;
 #[doc(inline)]
-pub use lock_protocol::fencing_token::{FencingToken, ParseTokenError, TokenRangeError};
+pub use lock_protocol::fencing_token::FencingToken;
 #[doc(inline)]
-pub use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
+pub use lock_protocol::key::LockName;
 #[doc(inline)]
-pub use lock_protocol::kind::{InvalidKindReason, Kind};
+pub use lock_protocol::kind::Kind;
 #[doc(inline)]
 pub use lock_protocol::loss::LossReason;
 #[doc(inline)]
@@ -88,21 +64,10 @@ pub use manager::{LockManager, LockManagerBuilder};
 #[cfg(feature = "__doctor")]
 #[doc(hidden)]
 pub use redis::doctor;
-#[cfg(feature = "macros")]
-pub use request::Declared;
-pub use request::{Acquiring, LockRequest, Named, Names, One, Target};
-#[cfg(debug_assertions)]
-#[doc(hidden)]
-pub use sync::held_mutexes;
-
-#[cfg(feature = "macros")]
-pub use typed::{
-    ExclusiveLock, Held, Holds, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
-};
-
+pub use request::lock_request::LockRequest;
 #[cfg(feature = "macros")]
 #[doc(inline)]
-pub use lock_macros::{Lock, distributed_lock};
+pub use typed::{Held, Lock};
 
 /// Builds a [`LockName`] from a template and expressions. Use it for [`LockManager::lock`], and for
 /// names that the template of the attribute cannot express.

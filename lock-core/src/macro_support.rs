@@ -48,7 +48,7 @@ pub use self::polling::{
 // The option `crate` imports the crate by this path.
 pub use crate as lock_core;
 pub use crate::run::OnLost;
-pub use crate::typed::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
+pub use crate::typed::declaration::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
 pub use lock_macros::__lock_name;
 pub use lock_protocol::kind::Kind;
 pub use lock_protocol::renew::Renew;

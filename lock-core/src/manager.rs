@@ -311,7 +311,7 @@ impl LockManagerBuilder {
     /// as ` #tag`: other clients see it in [`Holder::tag`](crate::Holder::tag), so that they find the holder's trace. It has at most
     /// 32 visible ASCII characters; other characters are removed. The label is cut so that both have 96
     /// bytes. `None` gives no tag, and so does a panic of the function, which is counted in
-    /// [`LockStats`](crate::LockStats). Locks in other dialects have no tag.
+    /// [`LockStats`](crate::health::LockStats). Locks in other dialects have no tag.
     ///
     /// The tag is written to the server: return nothing that is secret. Defaults to no tag.
     ///
@@ -358,7 +358,7 @@ impl LockManagerBuilder {
     /// Sets the longest interval between polls of a waiter that gets no notification.
     ///
     /// These waiters are the first native waiter behind another client's lock, all waiters at a quorum, and all
-    /// waiters in other dialects; in [`Redisson`](crate::Dialect::Redisson) only those without a subscription. At a
+    /// waiters in other dialects; in [`Redisson`](crate::dialect::Dialect::Redisson) only those without a subscription. At a
     /// quorum and in other dialects the interval begins at an eighth of this value, and doubles up to it. Jitter
     /// shortens each interval by up to a quarter. With a shorter interval, waiters get the lock more often when other
     /// clients poll often. At least 1 ms. Defaults to 50 ms.
@@ -472,7 +472,8 @@ impl LockManagerBuilder {
     /// Makes a manager whose locks live within this process: see [`LockManager::in_memory`].
     ///
     /// ```
-    /// # use lock_core::{InvalidSetting, LockError, LockManager};
+    /// # use lock_core::error::InvalidSetting;
+    /// # use lock_core::{LockError, LockManager};
     /// let error = LockManager::builder().prefix("{shop}:").in_memory().unwrap_err();
     /// assert!(matches!(error, LockError::Invalid(InvalidSetting::Manager { setting: "prefix", .. })));
     /// ```

@@ -204,11 +204,11 @@ pub(crate) enum Reach {
 }
 
 /// Why the waiters of a manager poll, rather than being notified when it is their turn. Part of
-/// [`Health`](crate::Health).
+/// [`Health`](crate::health::Health).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PollingReason {
-    /// The manager's [`Dialect`](crate::Dialect) has no notifications.
+    /// The manager's [`Dialect`](crate::dialect::Dialect) has no notifications.
     Dialect,
     /// The manager uses a quorum of servers, which has no queue of waiters.
     Quorum,

@@ -26,6 +26,8 @@ use lock_protocol::ttl::Ttl;
 pub mod errors;
 
 pub use crate::faulty::Command;
+#[cfg(debug_assertions)]
+pub use crate::sync::held_mutexes;
 
 /// The label of the holder that [`Faults::hold`] adds.
 const OTHER_HOLDER: &str = "another holder";
@@ -141,7 +143,8 @@ impl Faults {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{BackendErrorKind, LockError, LockManager, LossReason};
+    /// # use lock_core::error::BackendErrorKind;
+    /// # use lock_core::{LockError, LockManager, LossReason};
     /// # use lock_core::testing::{Command, in_memory_with_faults};
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), LockError> {

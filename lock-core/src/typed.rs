@@ -1,4 +1,14 @@
-//! Declared locks, and the proof that one is held.
+//! Locks that types declare, and the proof that one is held.
+//!
+//! A type that derives [`Lock`] says how its lock is named, who may hold it together, and for how long. A
+//! [`Held<OrderLock>`](Held) proves that the lock is held, so that a function with such a parameter can't be called without
+//! it. The guide [`typed_locks`](crate::guide::typed_locks) shows a service with declared locks.
+//!
+//! | Declared with | Taken with | The proof |
+//! |---|---|---|
+//! | nothing: [`ExclusiveLock`] | [`LockManager::hold`](crate::LockManager::hold) | `Held<L>` |
+//! | `mode = read_write`: [`ReadWriteLock`] | [`hold_read`](crate::LockManager::hold_read), [`hold_write`](crate::LockManager::hold_write) | `Held<L, Read>`, `Held<L>` |
+//! | `permits = 4`: [`SemaphoreLock`] | [`hold_permit`](crate::LockManager::hold_permit) | `Held<L, Permit>` |
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,13 +19,16 @@ use crate::error::LockError;
 use crate::guard::{Holding, LockGuard, LockWatch, LossSignal};
 use lock_protocol::fencing_token::FencingToken;
 
-mod declaration;
+pub(crate) mod declaration;
 
-pub use self::declaration::{
-    Declaration, ExclusiveKind, ExclusiveLock, Lock, Permit, Read, ReadWriteKind, ReadWriteLock,
-    SemaphoreKind, SemaphoreLock, Write,
-};
+#[cfg(test)]
+use self::declaration::{Declaration, ExclusiveKind};
 pub(crate) use self::declaration::{DefaultMode, HeldMode};
+pub use self::declaration::{
+    ExclusiveLock, Lock, Permit, Read, ReadWriteLock, SemaphoreLock, Write,
+};
+#[doc(inline)]
+pub use lock_macros::Lock;
 
 /// The proof that a declared lock is held: `L` says which lock, and `M` in which mode.
 ///
@@ -263,7 +276,8 @@ impl<L> Held<L, Write> {
     /// Makes a lock that is held for writing one that is held for reading, as [`LockGuard::downgrade`] does.
     ///
     /// ```
-    /// # use lock_core::{Held, Lock, LockError, LockManager, Read};
+    /// # use lock_core::typed::Read;
+    /// # use lock_core::{Held, Lock, LockError, LockManager};
     /// #[derive(Lock)]
     /// #[lock(name = "stock:{sku}", mode = read_write)]
     /// struct Stock<'a> {
@@ -323,7 +337,8 @@ impl<L, M> Holding for Held<L, M> {
 /// A proof that `L` is held, in any mode: `&impl Holds<Stock<'_>>` takes it held for reading or for writing.
 ///
 /// ```
-/// # use lock_core::{Holds, Lock, LockError, LockManager};
+/// # use lock_core::typed::Holds;
+/// # use lock_core::{Lock, LockError, LockManager};
 /// #[derive(Lock)]
 /// #[lock(name = "stock:{sku}", mode = read_write)]
 /// struct Stock<'a> {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, InvalidNameReason, InvalidSetting, LockError, LossReason};
+use lock_core::error::{BackendErrorKind, InvalidNameReason, InvalidSetting};
+use lock_core::{LockError, LossReason};
 use lock_testing::errors;
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, InvalidSetting, LockError, LockManager, LossReason, Renew};
+use lock_core::error::{BackendErrorKind, InvalidSetting};
+use lock_core::{LockError, LockManager, LossReason, Renew};
 use lock_testing::{Command, Faults, in_memory_with_faults};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{
-    Dialect, Holder, InvalidSetting, Kind, LockError, LockInfo, LockManager, LockRequest,
-    LockStatus,
-};
+use lock_core::admin::{LockInfo, LockStatus};
+use lock_core::dialect::Dialect;
+use lock_core::error::InvalidSetting;
+use lock_core::{Holder, Kind, LockError, LockManager, LockRequest};
 use test_support::RedisServer;
 use test_support::eventually_async;
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms, queue_length};
@@ -416,7 +416,7 @@ async fn inspect_needs_the_rights_of_locks_only() {
     let waiter = app.lock(NAME).acquire().await.unwrap();
     server.cli(&["ZADD", QUEUE, "1", "x"]);
     let kind = backend_error_kind(app.admin().inspect(NAME).await);
-    assert_eq!(kind, lock_core::BackendErrorKind::Permission);
+    assert_eq!(kind, lock_core::error::BackendErrorKind::Permission);
     server.cli(&["DEL", QUEUE]);
     waiter.release().await.unwrap();
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lock_core::{Admin, BackendErrorKind, Cursor, LockInfo, LockManager, LockStatus};
+use lock_core::LockManager;
+use lock_core::admin::{Admin, Cursor, LockInfo, LockStatus};
+use lock_core::error::BackendErrorKind;
 use test_support::RedisServer;
 use test_support::fixtures::{LONG, SOON, ms};
 use tests::{backend_error_kind, connect, one_attempt, start_waiter};

@@ -163,7 +163,7 @@ async fn restart_that_forgets_the_lock_is_a_changed_server() {
     let ttl = Duration::from_secs(6);
     let server = RedisServer::start();
     let locks = connect(&server).await;
-    for dialect in [lock_core::Dialect::Native, SET_NX_PX] {
+    for dialect in [lock_core::dialect::Dialect::Native, SET_NX_PX] {
         let request = locks.lock(NAME).dialect(dialect).ttl(ttl);
         let held = request.acquire().await.unwrap();
         server.restart();
@@ -183,8 +183,8 @@ async fn locks_of_other_dialects_tell_the_reason() {
     for dialect in [
         SET_NX_PX,
         WATCH_MULTI,
-        lock_core::Dialect::LuaSetnxExpire,
-        lock_core::Dialect::SetnxExpire,
+        lock_core::dialect::Dialect::LuaSetnxExpire,
+        lock_core::dialect::Dialect::SetnxExpire,
     ] {
         let acquire = async || {
             let request = locks

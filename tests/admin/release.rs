@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use lock_core::{AdminError, BackendErrorKind, LockManager, LockStatus, Renew};
+use lock_core::admin::{AdminError, LockStatus};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockManager, Renew};
 use test_support::fixtures::{
     AT_ONCE, KEY, LONG, NAME, QUEUE, SLACK, SOON, exists, ms, time_to_expiry,
 };

@@ -3,7 +3,9 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lock_core::{AdminError, Dialect, FencingToken, LockInfo, LockManager, LockStatus};
+use lock_core::admin::{AdminError, LockInfo, LockStatus};
+use lock_core::dialect::Dialect;
+use lock_core::{FencingToken, LockManager};
 use test_support::fixtures::{AT_ONCE, KEY, NAME, SOON, exists, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, connect, connect_to, granted, lost_in_time, start_waiter};

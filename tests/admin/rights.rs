@@ -1,6 +1,7 @@
 //! The rights of operators in `guide::redis`.
 
-use lock_core::{AdminError, LockManager};
+use lock_core::LockManager;
+use lock_core::admin::AdminError;
 use test_support::fixtures::{KEY, LONG, NAME, SOON};
 use test_support::guide::acl_command;
 use test_support::{RedisServer, Reply};
@@ -98,7 +99,11 @@ async fn rights_of_operators_in_the_guide_are_needed() {
             panic!("{right} is not needed");
         };
         let kind = backend_error_kind::<()>(Err(error));
-        assert_eq!(kind, lock_core::BackendErrorKind::Permission, "{right}");
+        assert_eq!(
+            kind,
+            lock_core::error::BackendErrorKind::Permission,
+            "{right}"
+        );
     }
 }
 
@@ -115,5 +120,5 @@ async fn inspection_of_a_hash_without_dump_is_refused_only_to_identify_it() {
     let refused = server.cli(&["ACL", "LOG"]);
     assert_eq!(refused, Reply::Array(Vec::new()), "{refused:?}");
     let kind = backend_error_kind(operator.admin().inspect_foreign(NAME).await);
-    assert_eq!(kind, lock_core::BackendErrorKind::Permission);
+    assert_eq!(kind, lock_core::error::BackendErrorKind::Permission);
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{Held, Holds, Kind, Lock, LockError, LockManager, Permit, Read, distributed_lock};
+use lock_core::typed::{Holds, Permit, Read};
+use lock_core::{Held, Kind, Lock, LockError, LockManager, distributed_lock};
 
 use crate::{becomes_free, is_held};
 

@@ -7,7 +7,8 @@ use lock_core::{Kind, LockManager};
 mod without_a_prelude {
     #![no_implicit_prelude]
 
-    use ::lock_core::{Held, LockError, LockManager, LockSet, Read, distributed_lock};
+    use ::lock_core::typed::Read;
+    use ::lock_core::{Held, LockError, LockManager, LockSet, distributed_lock};
 
     #[derive(::lock_core::Lock)]
     #[lock(name = "bare:{id}:{type}", hash_tag = "{id}", ttl = "9s", wait = "1s")]

@@ -7,10 +7,8 @@
 
 use std::fmt;
 
-use lock_core::{
-    InvalidNameReason, InvalidSetting, Lock, LockError, LockManager, LockName, distributed_lock,
-    lock_name,
-};
+use lock_core::error::{InvalidNameReason, InvalidSetting};
+use lock_core::{Lock, LockError, LockManager, LockName, distributed_lock, lock_name};
 
 use crate::is_held;
 

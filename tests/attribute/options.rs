@@ -4,7 +4,8 @@ use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_core::{InvalidSetting, LockError, LockManager, distributed_lock};
+use lock_core::error::InvalidSetting;
+use lock_core::{LockError, LockManager, distributed_lock};
 use test_support::RedisServer;
 use tests::shut_down;
 use tokio::time::{Instant, sleep};

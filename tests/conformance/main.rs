@@ -2,10 +2,10 @@
 //!
 //! A contract is a function of a [`Subject`]: two managers on the same locks, made by the store
 //! under test. `conformance!` runs all contracts. A new store is one more line below. If a
-//! dialect lacks a capability, the contract checks that [`Capabilities`](lock_core::Capabilities)
+//! dialect lacks a capability, the contract checks that [`Capabilities`](lock_core::dialect::Capabilities)
 //! says so, and tests the rest.
 
-use lock_core::{Dialect, RedissonLock, ReleaseMethod};
+use lock_core::dialect::{Dialect, RedissonLock, ReleaseMethod};
 
 mod profiles;
 mod suite;

@@ -1,6 +1,6 @@
 //! The contracts on servers as hosting services and old versions are.
 
-use lock_core::{Dialect, ReleaseMethod};
+use lock_core::dialect::{Dialect, ReleaseMethod};
 use test_support::stand_in::{HelloRefusal, Quirk};
 use test_support::{RedisServer, StandIn, lone_node};
 

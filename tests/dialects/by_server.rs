@@ -1,7 +1,9 @@
 //! `ReleaseMethod::Conditional` and `ReleaseMethod::Auto`: what the server can do decides how the owner is
 //! checked. The server under test may have the commands or not; each test holds for both.
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME, exists, ms};
 use tests::{

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockManager};
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{FrozenClock, Lost, Proxy, RedisServer, eventually};
 use tests::{acquire_and_release, connect, shut_down};

@@ -1,6 +1,7 @@
 //! Futures of each dialect, dropped after every number of polls.
 
-use lock_core::{Dialect, LockManager};
+use lock_core::LockManager;
+use lock_core::dialect::Dialect;
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{RedisServer, cut, eventually_async};
 use tests::shut_down;

@@ -1,6 +1,7 @@
 //! The values that a request in another dialect finds in the key of a lock.
 
-use lock_core::{Dialect, LockError};
+use lock_core::LockError;
+use lock_core::dialect::Dialect;
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME, SOON};
 use tests::{SET_NX_PX, connect, shut_down, supported_dialects};

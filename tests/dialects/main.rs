@@ -2,7 +2,8 @@
 //! respect, and how they handle faults. The target `conformance` tests that each dialect fulfils
 //! the contract of every store.
 
-use lock_core::{Dialect, LockError, LockManager};
+use lock_core::dialect::Dialect;
+use lock_core::{LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{KEY, NAME};
 use tests::{SET_NX_PX, SET_NX_PX_AUTO, WATCH_MULTI, one_attempt};

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockManager};
+use lock_core::config::Handover;
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::{Lost, Proxy, RedisServer, Stopwatch, eventually_async};
 use tests::{SET_NX_PX, WATCH_MULTI, acquire_and_release, shut_down};

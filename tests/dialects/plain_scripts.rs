@@ -1,6 +1,8 @@
 //! A server that refuses the first line of the scripts gets them without it.
 
-use lock_core::{BackendErrorKind, Dialect, LockManager};
+use lock_core::LockManager;
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
 use test_support::stand_in::Quirk;
 use test_support::{Direction, Proxy, RedisServer, StandIn};

@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Dialect, LockError, LockManager, RedissonLock, Renew};
+use lock_core::dialect::{Dialect, RedissonLock};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager, Renew};
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, NOTICE, SLACK, SOON, exists, ms};
 use test_support::fixtures::{all_keys, time_to_expiry};
 use test_support::{Connection, RedisServer, Reply, eventually_async};

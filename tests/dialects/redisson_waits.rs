@@ -335,7 +335,9 @@ async fn channels_of_keys_need_no_right_to_the_channel_of_the_manager() {
     let url = format!("redis://app:pass@{}", server.address());
     let locks = builder.connect(&url).await.unwrap();
     assert!(locks.ping().await.unwrap().is_notifying);
-    let native = locks.lock("other").dialect(lock_core::Dialect::Native);
+    let native = locks
+        .lock("other")
+        .dialect(lock_core::dialect::Dialect::Native);
     drop(native.wait(SOON).acquire().await.unwrap());
     lock_as_redisson(&server, LONG);
     let waiting = tokio::spawn(locks.lock(NAME).wait(SOON).acquire());

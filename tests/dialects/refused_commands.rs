@@ -1,7 +1,8 @@
 //! A server that says it has the commands that check an owner, and then refuses them: a proxy, or a service that
 //! knows their names only.
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::LockManager;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{KEY, NAME, exists};
 use test_support::{Direction, Proxy, Recording, RedisServer};
 use tests::{SET_NX_PX_AUTO, SET_NX_PX_CONDITIONAL, backend_error_kind};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::{
-    Dialect, InvalidDialectReason, InvalidSetting, LockError, LockManager, Renew, distributed_lock,
-};
+use lock_core::dialect::Dialect;
+use lock_core::error::{InvalidDialectReason, InvalidSetting};
+use lock_core::{LockError, LockManager, Renew, distributed_lock};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms, time_to_expiry};
 use test_support::{Direction, Proxy, RedisServer, Stopwatch};
 use tests::{SET_NX_PX, connect, supported_dialects};

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use lock_core::{BackendErrorKind, Dialect, Handover, LockError, LockGuard, LockManager, Renew};
+use lock_core::config::Handover;
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{KEY, NAME, SLACK, SOON, exists, ms};
 use test_support::stand_in::Quirk;
 use test_support::{Direction, Lost, Neighbour, Proxy, RedisServer, StandIn, eventually_async};

@@ -4,7 +4,8 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, LockError, Renew};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, Renew};
 use test_support::fixtures::{
     AT_ONCE, KEY, LONG, NAME, NOTICE, QUEUE, SOON, current_thread_runtime, exists, keys, ms,
     time_to_expiry,

@@ -4,7 +4,9 @@
 use std::fs;
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, Handover, LockError, LockManager, Renew};
+use lock_core::config::Handover;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager, Renew};
 use test_support::fixtures::{
     AT_ONCE, COUNTER, KEY, NAME, QUEUE, SOON, exists, keys, ms, time_to_expiry,
 };

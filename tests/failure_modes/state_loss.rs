@@ -4,7 +4,8 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager, Renew};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{COUNTER, KEY, NAME, NOTICE, SOON, exists, ms};
 use test_support::{RedisServer, Stopwatch, eventually_async};
 use tests::{Trace, assert_nothing_left, connect, fencing_token, lost_in_time};

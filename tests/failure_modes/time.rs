@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{InvalidSetting, LockError, Renew};
+use lock_core::error::InvalidSetting;
+use lock_core::{LockError, Renew};
 use serde_json::Value;
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, NOTICE, SOON, exists, ms, time_to_expiry};
 use test_support::process::Process;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{InvalidNameReason, InvalidSetting, LockError, LockManager, distributed_lock};
+use lock_core::error::{InvalidNameReason, InvalidSetting};
+use lock_core::{LockError, LockManager, distributed_lock};
 use test_support::fixtures::{AT_ONCE, COUNTER, KEY, LONG, NAME, NOTICE, QUEUE, SOON, keys, ms};
 use test_support::{Direction, Proxy, RedisServer, eventually, eventually_async};
 use tests::{

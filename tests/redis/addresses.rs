@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockGuard, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockGuard, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, exists, ms};
 use test_support::{Proxy, RedisServer, eventually_async};
 use tests::{Trace, backend_error_kind, one_attempt};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{LockGuard, LockManager, Renew, ShutdownIncomplete};
+use lock_core::error::ShutdownIncomplete;
+use lock_core::{LockGuard, LockManager, Renew};
 use test_support::fixtures::{LONG, NAME, SLACK, SOON, keys, ms};
 use test_support::{Direction, FrozenClock, Proxy, RedisServer, Stopwatch, eventually_async};
 use tests::shut_down;

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager, LockManagerBuilder, LockRequest};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager, LockManagerBuilder, LockRequest};
 use test_support::RedisServer;
 use test_support::fixtures::{SOON, all_keys, keys, ms};
 use tests::{in_time, one_attempt};

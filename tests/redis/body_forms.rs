@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lock_core::{FencingToken, Held, Lock, LockError, LockManager, Renew, Term};
+use lock_core::request::Term;
+use lock_core::{FencingToken, Held, Lock, LockError, LockManager, Renew};
 use tokio::task::JoinSet;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,10 +4,9 @@
 use std::fs;
 use std::time::Duration;
 
-use lock_core::{
-    BackendErrorKind, Credentials, Endpoint, InvalidSetting, LockError, LockManager, ManagerConfig,
-    Override,
-};
+use lock_core::config::{Credentials, Endpoint, ManagerConfig, Override};
+use lock_core::error::{BackendErrorKind, InvalidSetting};
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{KEY, NAME, SOON, all_keys, time_to_expiry};
 use test_support::{Helper, RedisServer, ServerOptions};
 use tests::{acquire_and_release, backend_error_kind};

@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, NOTICE, SLACK, SOON, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
 use test_support::{Proxy, RedisServer, StandIn, Stopwatch, eventually_async, helper};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use lock_core::config::{CredentialProvider, Credentials};
+use lock_core::error::BackendErrorKind;
 use lock_core::telemetry::LockEvent;
-use lock_core::{
-    BackendErrorKind, CredentialProvider, Credentials, LockError, LockManager, LockManagerBuilder,
-};
+use lock_core::{LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::{AT_ONCE, LONG, NAME, SOON, current_thread_runtime, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
 use test_support::{Proxy, RedisServer, StandIn, completes_within, eventually_async};

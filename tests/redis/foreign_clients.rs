@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lock_core::{Handover, LockError, LockManager, LockManagerBuilder};
+use lock_core::config::Handover;
+use lock_core::{LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::{AT_ONCE, KEY, NAME, SLACK, SOON, ms};
 use test_support::{RedisServer, Reply, Stopwatch, eventually};
 use tests::{granted, shut_down, start_waiter};

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use lock_core::LockManager;
+use lock_core::dialect::Dialect;
+use lock_core::error::BackendErrorKind;
+use lock_core::health::PollingReason;
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, Dialect, LockManager, PollingReason};
 use test_support::fixtures::{AT_ONCE, LONG, NAME, SOON, exists, ms};
 use test_support::stand_in::{Answer, HelloRefusal, Quirk, Target, limits};
 use test_support::{Direction, Proxy, RedisServer, StandIn, eventually_async, lone_node};

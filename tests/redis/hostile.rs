@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{LONG, NAME, SOON, keys, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
 use test_support::{RedisServer, StandIn, eventually, eventually_async};

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_core::config::Override;
+use lock_core::error::BackendErrorKind;
+use lock_core::request::Term;
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, LockError, LockManager, LockName, Override, Renew, Term};
+use lock_core::{LockError, LockManager, LockName, Renew};
 use test_support::fixtures::{KEY, NAME, SOON, ms, queue_length};
 use test_support::{RedisServer, eventually_async};
 use tests::{assert_nothing_left, in_time};

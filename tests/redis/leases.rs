@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lock_core::{Handover, LockError, LockGuard, LockManager};
+use lock_core::config::Handover;
+use lock_core::{LockError, LockGuard, LockManager};
 use test_support::fixtures::{
     AT_ONCE, KEY, NAME, QUEUE, SLACK, SOON, current_thread_runtime, keys, ms,
 };

@@ -14,8 +14,9 @@ mod followed {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use lock_core::error::BackendErrorKind;
     use lock_core::telemetry::LockEvent;
-    use lock_core::{BackendErrorKind, LockManager, LossReason};
+    use lock_core::{LockManager, LossReason};
     use test_support::fixtures::{KEY, LONG, NAME, SOON, exists, ms};
     use test_support::{MovableName, Proxy, RedisServer, eventually, eventually_async};
     use tests::{backend_error_kind, one_attempt};

@@ -1,6 +1,7 @@
 //! Forged and malformed messages on a channel, and what a subscriber can learn.
 
-use lock_core::{InvalidSetting, LockError, LockManager};
+use lock_core::error::InvalidSetting;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{KEY, LONG, NAME, QUEUE, SOON, ms};
 use test_support::{Connection, RedisServer, eventually_async};
 use tests::{shut_down, start_waiter};

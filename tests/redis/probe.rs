@@ -27,7 +27,7 @@ pub(crate) fn check(what: &str) {
     // Only debug builds count held mutexes.
     #[cfg(debug_assertions)]
     {
-        let held = lock_core::held_mutexes();
+        let held = lock_core::testing::held_mutexes();
         if held > 0 {
             violation(format!("{what} under {held}"));
         }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{NAME, SLACK, SOON, keys, ms, queue_length};
 use test_support::{Proxy, RedisServer, Stopwatch, eventually_async};
 use tests::{Trace, backend_error_kind, one_attempt, poll_once, shut_down};

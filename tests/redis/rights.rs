@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SLACK, SOON, keys, ms};
 use test_support::guide::acl_command;

@@ -1,9 +1,8 @@
 //! The commands of each operation, in each dialect.
 
-use lock_core::{
-    Capabilities, Confirm, Dialect, LockManager, LockManagerBuilder, LockRequest, RedissonLock,
-    Renew,
-};
+use lock_core::config::Confirm;
+use lock_core::dialect::{Capabilities, Dialect, RedissonLock};
+use lock_core::{LockManager, LockManagerBuilder, LockRequest, Renew};
 use test_support::fixtures::{LONG, SOON, ms};
 use test_support::stand_in::{Answer, Quirk, Target};
 use test_support::{Direction, RedisServer, StandIn, eventually_async, lone_node};

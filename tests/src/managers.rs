@@ -4,10 +4,9 @@ use std::fmt::Debug;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use lock_core::{
-    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest,
-    ReleaseMethod,
-};
+use lock_core::dialect::{Dialect, ReleaseMethod};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockGuard, LockManager, LockManagerBuilder, LockRequest};
 use test_support::fixtures::{NAME, SOON, keys, ms};
 use test_support::{RedisServer, Reply};
 

@@ -58,7 +58,7 @@ fn observer_may_call_the_library() {
         let shared: Arc<Mutex<Option<LockManager>>> = Arc::default();
         let seen = Arc::clone(&shared);
         let builder = one_attempt(LockManager::builder()).observer(move |_: &LockEvent<'_>| {
-            assert_eq!(lock_core::held_mutexes(), 0);
+            assert_eq!(lock_core::testing::held_mutexes(), 0);
             let locks = seen.lock().unwrap().clone();
             if let Some(locks) = locks {
                 assert_eq!(locks.stats().panics, 0);

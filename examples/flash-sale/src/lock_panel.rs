@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockInfo, LockStatus};
+use lock_core::admin::{LockInfo, LockStatus};
 
 use crate::instance::instance_of;
 use crate::model::Model;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use lock_core::LockError;
 use lock_core::doctor::{Connection, Part, Reply, Server, Servers, Topology};
-use lock_core::{BackendErrorKind, LockError};
+use lock_core::error::BackendErrorKind;
 
 use super::check::Check;
 use super::connection::{greeting, info};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use lock_core::LockError;
 use lock_core::doctor::{AskError, Connection, Part, Server, Servers, Topology};
-use lock_core::{BackendErrorKind, LockError};
+use lock_core::error::BackendErrorKind;
 
 use super::check::{Check, Level};
 use super::connection::{clock, greeting, info, lost, reachable, role};

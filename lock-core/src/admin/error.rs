@@ -9,7 +9,7 @@ use lock_protocol::error_line::write_line;
 use lock_protocol::key::LockKey;
 use lock_protocol::wire::escaped;
 
-/// Why [`Admin::force_release`](crate::Admin::force_release) failed.
+/// Why [`Admin::force_release`](crate::admin::Admin::force_release) failed.
 ///
 /// With [`Lock`](Self::Lock) and a [`Backend`](LockError::Backend) or [`NoQuorum`](LockError::NoQuorum) error, the lock
 /// may be released all the same: inspect it. All other errors mean that nothing changed.
@@ -34,7 +34,7 @@ pub enum AdminError {
         found: Option<Arc<str>>,
     },
     /// The key holds the value of another library, or a lock in the dialect
-    /// [`DeadlineGetset`](crate::Dialect::DeadlineGetset). Neither can be revoked.
+    /// [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset). Neither can be revoked.
     #[error(
         "key `{}` holds {found}, which is no lock of this library, and was not changed; \
          `remove_foreign()` removes it at once",

@@ -17,8 +17,8 @@ use lock_protocol::revocation::parse_revoked;
 use lock_protocol::wire::{KEPT, QueueEntry, escaped, tidy_label};
 
 /// A lock and its waiters at one moment. Returned by
-/// [`Admin::inspect`](crate::Admin::inspect) and, without the waiters, in a
-/// [`LockPage`](crate::LockPage).
+/// [`Admin::inspect`](crate::admin::Admin::inspect) and, without the waiters, in a
+/// [`LockPage`](crate::admin::LockPage).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockInfo {
@@ -32,7 +32,7 @@ pub struct LockInfo {
     /// Up to 100 holders, beginning with those whose leases end first. Only the first 512 permits are read, so if more
     /// are taken, the last holder listed may have more permits than its `kind` says. An exclusive lock has one holder.
     /// A permit that a [`min_hold`](crate::LockRequest::min_hold) keeps has no holder. For a shared lock in a
-    /// [`LockPage`](crate::LockPage), the list is empty.
+    /// [`LockPage`](crate::admin::LockPage), the list is empty.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -50,7 +50,7 @@ pub struct LockInfo {
     /// ```
     pub holders: Vec<Holder>,
     /// The number of holders: 1 for an exclusive lock, the number of readers, or the number of permits that
-    /// are taken. In a [`LockPage`](crate::LockPage), it includes leases of a shared lock that have ended, until
+    /// are taken. In a [`LockPage`](crate::admin::LockPage), it includes leases of a shared lock that have ended, until
     /// the next acquire or release removes them.
     ///
     /// ```
@@ -73,7 +73,7 @@ pub struct LockInfo {
     pub waiters_total: u64,
     /// When the server read the lock, by its clock.
     pub read_at: SystemTime,
-    /// The content of the key, for [`ForceRelease::expect_unchanged`](crate::ForceRelease).
+    /// The content of the key, for [`ForceRelease::expect_unchanged`](crate::admin::ForceRelease).
     pub(crate) seen: SeenKey,
 }
 
@@ -108,7 +108,8 @@ pub enum LockStatus {
     /// locked until `free_at`. Also the status of a lock with permits when all permits that are taken are kept so.
     ///
     /// ```
-    /// # use lock_core::{LockError, LockManager, LockStatus};
+    /// # use lock_core::admin::LockStatus;
+    /// # use lock_core::{LockError, LockManager};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {

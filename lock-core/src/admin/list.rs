@@ -18,7 +18,7 @@ const MAX_LIMIT: usize = 10_000;
 /// The most SCANs of a page, so that a pattern which matches nothing does not hold the caller for long.
 const MOST_FINDS: usize = 100;
 
-/// A request for a list of locks, made by [`Admin::list`](crate::Admin::list). Await it to send it.
+/// A request for a list of locks, made by [`Admin::list`](crate::admin::Admin::list). Await it to send it.
 #[must_use = "nothing is sent before the request is awaited"]
 #[derive(Clone)]
 pub struct ListLocks {
@@ -184,7 +184,7 @@ impl fmt::Debug for ListLocks {
 pub struct LockPage {
     /// The locks, in no order. They have no [`waiters`](LockInfo::waiters), but their number. A key
     /// that holds another client's string is in the list too: see
-    /// [`LockStatus::Foreign`](crate::LockStatus::Foreign) and
+    /// [`LockStatus::Foreign`](crate::admin::LockStatus::Foreign) and
     /// [`Holder::is_foreign`](crate::Holder::is_foreign).
     pub locks: Vec<LockInfo>,
     /// Where the next page begins. `None` when the list is complete. A page may have few locks, or

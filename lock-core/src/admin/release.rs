@@ -22,7 +22,7 @@ use lock_protocol::revocation::{parse_revoked, revoked_label};
 use lock_protocol::wire::escaped;
 
 /// A request to take a lock from its holder, made by
-/// [`Admin::force_release`](crate::Admin::force_release). Await it to send it.
+/// [`Admin::force_release`](crate::admin::Admin::force_release). Await it to send it.
 #[must_use = "nothing is sent before the request is awaited"]
 #[derive(Clone)]
 pub struct ForceRelease {
@@ -73,7 +73,7 @@ impl ForceRelease {
     }
 
     /// Releases the lock only if it has this token. So the next holder keeps its lock, if the lock
-    /// changed hands since the caller learned the token. Locks in [dialects](crate::Dialect) without
+    /// changed hands since the caller learned the token. Locks in [dialects](crate::dialect::Dialect) without
     /// tokens never have it: use [`expect_unchanged`](Self::expect_unchanged). Readers and holders of permits share one
     /// token, so others may hold the lock with it by now. Defaults to any token.
     pub fn expect_token(mut self, token: FencingToken) -> Self {
@@ -84,16 +84,16 @@ impl ForceRelease {
     /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same
     /// holder, the same revocation, or the same value of another library. Renewals do not change a lock.
     /// Readers and holders of permits are compared as a group: its members may have changed.
-    /// This works in each dialect, except that [`Redisson`](crate::Dialect::Redisson) compares only the hashes that are
-    /// its own locks. In [`DeadlineGetset`](crate::Dialect::DeadlineGetset) a renewal
+    /// This works in each dialect, except that [`Redisson`](crate::dialect::Dialect::Redisson) compares only the hashes that are
+    /// its own locks. In [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset) a renewal
     /// changes the value, so such a lock counts as changed.
     ///
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
     /// Values of other types are compared by their type only.
     ///
-    /// `seen` comes from [`Admin::inspect`](crate::Admin::inspect) or a [`LockPage`](crate::LockPage), for the same
+    /// `seen` comes from [`Admin::inspect`](crate::admin::Admin::inspect) or a [`LockPage`](crate::admin::LockPage), for the same
     /// name; what was seen of another lock is refused with [`LockError::Invalid`]. To remove a hash, pass the
-    /// result of [`Admin::inspect_foreign`](crate::Admin::inspect_foreign). Defaults to anything.
+    /// result of [`Admin::inspect_foreign`](crate::admin::Admin::inspect_foreign). Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
         self.seen = Some(SeenLock {
             name: seen.name.clone(),
@@ -270,7 +270,7 @@ impl fmt::Debug for ForceRelease {
     }
 }
 
-/// What [`Admin::force_release`](crate::Admin::force_release) did.
+/// What [`Admin::force_release`](crate::admin::Admin::force_release) did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {

@@ -174,7 +174,7 @@ fn canonical(host: &str) -> String {
 }
 
 /// Reads an address map as an environment variable has it: `announced=reachable`, with a comma between two pairs. For
-/// configurations, and for the options of command lines. [`ManagerConfig::address_map`](crate::ManagerConfig::address_map)
+/// configurations, and for the options of command lines. [`ManagerConfig::address_map`](crate::config::ManagerConfig::address_map)
 /// takes the result.
 ///
 /// # Errors

@@ -18,12 +18,12 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Each acquire then costs a renewal and its acknowledgments, on a connection of its own. Acquires at the same
 /// time share the wait. A lease counts from the renewal that was acknowledged, and later renewals have to be
 /// acknowledged too: without that, a lock is lost at the end of its lease. With too few acknowledgments, calls
-/// fail with [`NotReplicated`](crate::BackendErrorKind::NotReplicated), which is retryable.
+/// fail with [`NotReplicated`](crate::error::BackendErrorKind::NotReplicated), which is retryable.
 ///
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use lock_core::Confirm;
+/// use lock_core::config::Confirm;
 ///
 /// // One primary and two replicas, behind Sentinels.
 /// let confirm = Confirm::replicas(2).within(Duration::from_millis(100));

@@ -60,16 +60,17 @@ pub type CredentialFuture<'a> =
 /// command timeout. The provider keeps its own cache, if a call is expensive.
 ///
 /// When the provider fails, the connection is not made:
-/// [`BackendErrorKind::Authentication`](crate::BackendErrorKind::Authentication), with the provider's
+/// [`BackendErrorKind::Authentication`](crate::error::BackendErrorKind::Authentication), with the provider's
 /// error as the source. Connections that exist already stay as they are, and so do held locks. The
-/// library catches a panic of the provider and counts it in [`LockStats`](crate::LockStats).
+/// library catches a panic of the provider and counts it in [`LockStats`](crate::health::LockStats).
 ///
 /// A call runs on a runtime that uses locks, or on the runtime of the background worker. It must not block
 /// the thread: the background worker renews all held locks on that thread.
 ///
 /// ```
 /// # use std::time::{Duration, SystemTime};
-/// # use lock_core::{Credentials, LockManager};
+/// # use lock_core::LockManager;
+/// # use lock_core::config::Credentials;
 /// # async fn fetch_token() -> std::io::Result<String> { Ok(String::new()) }
 /// let builder = LockManager::builder().credentials(async || {
 ///     let token = fetch_token().await?;

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// `redis::Client`.
 ///
 /// ```no_run
-/// # use lock_core::{Endpoint, LockError, LockManager};
+/// # use lock_core::config::Endpoint;
+/// # use lock_core::{LockError, LockManager};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), LockError> {
 /// let endpoint = Endpoint::tcp("redis.internal", 6379).db(2).user("app").password("secret");

@@ -21,7 +21,8 @@ use lock_protocol::wire::tidy_label;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use lock_core::{LockError, LockManager, ManagerConfig};
+/// # use lock_core::config::ManagerConfig;
+/// # use lock_core::{LockError, LockManager};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), LockError> {
 /// let mut config = ManagerConfig::default();

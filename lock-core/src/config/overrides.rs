@@ -13,7 +13,7 @@ use lock_protocol::ttl::{MIN_TTL, Ttl};
 /// default of the manager. A set of locks waits for the shortest wait of its names, after overrides.
 /// [`LockManagerBuilder::overrides`](crate::LockManagerBuilder::overrides),
 /// [`LockManager::set_overrides`](crate::LockManager::set_overrides) and a
-/// [`ManagerConfig`](crate::ManagerConfig) take overrides. A template is written as in the code:
+/// [`ManagerConfig`](crate::config::ManagerConfig) take overrides. A template is written as in the code:
 /// [`LockName::template`](crate::LockName::template) returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "an override has no effect before a manager has it"]

@@ -15,7 +15,8 @@ use tokio_rustls::rustls::ClientConfig;
 /// as bytes, and what a URL has no parameter for.
 ///
 /// ```
-/// # use lock_core::{LockManager, Tls};
+/// # use lock_core::LockManager;
+/// # use lock_core::config::Tls;
 /// # fn example(ca: &[u8], certificate: &[u8], key: &[u8]) {
 /// let tls = Tls::new().ca_pem(ca).client_pem(certificate, key);
 /// let builder = LockManager::builder().tls(tls);
@@ -103,17 +104,18 @@ impl Tls {
     /// Its authorities add to what the other methods and the URL name. A client certificate may come from one
     /// source only. The URL may not name files that can be read only once, such as pipes.
     ///
-    /// When the function fails, `connect` fails with [`BackendErrorKind::Tls`](crate::BackendErrorKind::Tls). Later,
+    /// When the function fails, `connect` fails with [`BackendErrorKind::Tls`](crate::error::BackendErrorKind::Tls). Later,
     /// connections use the certificates from before, and the manager logs the first failure until the function succeeds
     /// again, as [`lock.certificates_not_read`](crate::guide::telemetry). The same is true for certificates that can't be used,
-    /// and for a panic, which the library catches and counts in [`LockStats`](crate::LockStats).
+    /// and for a panic, which the library catches and counts in [`LockStats`](crate::health::LockStats).
     ///
     /// The function may block: it runs on a thread of its own. A handshake waits at most 250 ms for it, and then uses the
     /// certificates from before, while `connect` waits up to the command timeout. Only one call runs at a time. It is
     /// called often, so it keeps its own cache if a call is expensive. Defaults to none.
     ///
     /// ```
-    /// # use lock_core::{Certificates, LockManager, Tls};
+    /// # use lock_core::LockManager;
+    /// # use lock_core::config::{Certificates, Tls};
     /// # fn newest_certificate() -> std::io::Result<(Vec<u8>, Vec<u8>)> { Ok(Default::default()) }
     /// let tls = Tls::new().provider(|| {
     ///     let (certificate, key) = newest_certificate()?;
@@ -143,7 +145,7 @@ impl Tls {
     /// versions of TLS, a verifier of your own, the file of session keys.
     ///
     /// It can't be combined with certificates of the other methods or of the URL: `connect` returns a
-    /// [`LockError::Backend`](crate::LockError::Backend) of the kind [`Tls`](crate::BackendErrorKind::Tls) then.
+    /// [`LockError::Backend`](crate::LockError::Backend) of the kind [`Tls`](crate::error::BackendErrorKind::Tls) then.
     /// [`server_name`](Self::server_name) still works.
     ///
     /// The name has the version of rustls because the configuration is its type: a later version of rustls gets a method
@@ -151,7 +153,8 @@ impl Tls {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use lock_core::{LockManager, Tls};
+    /// # use lock_core::LockManager;
+    /// # use lock_core::config::Tls;
     /// # use tokio_rustls::rustls;
     /// # fn example(
     /// #     provider: Arc<rustls::crypto::CryptoProvider>,

@@ -39,7 +39,7 @@ pub enum BackendErrorKind {
     Misconfigured,
     /// Too few replicas are connected for the server to accept writes (NOREPLICAS).
     NoReplicas,
-    /// Fewer replicas than [`Confirm`](crate::Confirm) asks, or not the disk, acknowledged the lock in time.
+    /// Fewer replicas than [`Confirm`](crate::config::Confirm) asks, or not the disk, acknowledged the lock in time.
     NotReplicated,
     /// The server is a replica (READONLY). Or another server became the primary before the reply arrived, because the
     /// Sentinels named it or the URL's name moved; then the old one may have executed the command, and the background
@@ -61,12 +61,12 @@ pub enum BackendErrorKind {
     TooManyClients,
     /// The server is too old, is not of the kind that the URL names (a Sentinel, a node of a cluster), is an
     /// active replica, doesn't know a command, or does not reply as Redis does. Or it lacks the commands of
-    /// [`ReleaseMethod::Conditional`](crate::ReleaseMethod::Conditional).
+    /// [`ReleaseMethod::Conditional`](crate::dialect::ReleaseMethod::Conditional).
     Unsupported,
     /// The clocks of this machine and of the server differ by more than the
-    /// [dialect](crate::Dialect) allows.
+    /// [dialect](crate::dialect::Dialect) allows.
     ClocksDiffer,
-    /// A release got no reply, and must not be sent again in this [dialect](crate::Dialect). If the
+    /// A release got no reply, and must not be sent again in this [dialect](crate::dialect::Dialect). If the
     /// server did not execute it, the lock expires with its ttl.
     ReleaseUnconfirmed,
     /// The background worker of this process, which renews and releases locks, could not start.

@@ -13,33 +13,33 @@ use lock_protocol::wire::label_tag;
 /// The holder of a lock, as this client last saw it.
 ///
 /// Errors return it from [`LockError::holder`](crate::LockError::holder), and inspections from
-/// [`LockManager::holder`](crate::LockManager::holder) and [`LockInfo::holder`](crate::LockInfo::holder).
+/// [`LockManager::holder`](crate::LockManager::holder) and [`LockInfo::holder`](crate::admin::LockInfo::holder).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// The label of the holder's manager, without the tag: by default the host name and the process id. For the lock
     /// of another library, it is `a client of another library`, or the deadline that the key holds. When several hold
     /// the lock, it is the label of the first one, which may have released it by now;
-    /// [`LockInfo::holders`](crate::LockInfo::holders) has the labels of all. After a revocation, it is
+    /// [`LockInfo::holders`](crate::admin::LockInfo::holders) has the labels of all. After a revocation, it is
     /// `revoked by <by>: <reason>`.
     pub label: Arc<str>,
     /// The [tag](crate::LockManagerBuilder::holder_tag) of the acquisition, such as a trace id. `None` when the holder
     /// gave none.
     pub tag: Option<Arc<str>>,
-    /// The fencing token. `None` outside of the native [dialect](crate::Dialect), because the value does not have it,
+    /// The fencing token. `None` outside of the native [dialect](crate::dialect::Dialect), because the value does not have it,
     /// and in an error whose reply does not name it.
     pub token: Option<FencingToken>,
     /// How long the holder has held the lock by the server's clock; for a lock that several hold, since the first of
     /// them got it. In an error, the time runs up to the error, as if the holder had not changed since this client last
     /// saw it. `None` for a lock in another dialect, or of another library, and for the readers and holders of permits
-    /// in [`LockInfo::holders`](crate::LockInfo::holders).
+    /// in [`LockInfo::holders`](crate::admin::LockInfo::holders).
     pub held_for: Option<Duration>,
     /// How long the lease lasts unless the holder renews it. In an error, the time counts from the error, unless the
     /// holder has renewed the lease since this client last saw it. `None` for a key without an expiry, and in memory
     /// for a lock that lasts as long as its guard.
     pub remaining: Option<Duration>,
     /// The kind of the lock. For permits, it has how many there are, with a weight of 1; in
-    /// [`LockInfo::holders`](crate::LockInfo::holders), it has how many this holder took.
+    /// [`LockInfo::holders`](crate::admin::LockInfo::holders), it has how many this holder took.
     ///
     /// ```
     /// # use lock_core::{Kind, LockError, LockManager};
@@ -57,9 +57,9 @@ pub struct Holder {
     /// ```
     pub kind: Kind,
     /// How many readers hold the lock together, or how many permits are taken. In
-    /// [`LockInfo::holders`](crate::LockInfo::holders), it is what this holder has alone. 1 for an exclusive lock, and
-    /// where the reply does not count: in a [`Revocation`](crate::Revocation) and an
-    /// [`AdminError`](crate::AdminError).
+    /// [`LockInfo::holders`](crate::admin::LockInfo::holders), it is what this holder has alone. 1 for an exclusive lock, and
+    /// where the reply does not count: in a [`Revocation`](crate::admin::Revocation) and an
+    /// [`AdminError`](crate::admin::AdminError).
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -164,8 +164,8 @@ impl Holder {
     }
 
     /// Returns whether the value has no owner of this library: another library wrote it, or it is a lock in the
-    /// dialect [`DeadlineGetset`](crate::Dialect::DeadlineGetset). [`Admin::force_release`](crate::Admin::force_release)
-    /// refuses it without [`remove_foreign`](crate::ForceRelease::remove_foreign).
+    /// dialect [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset). [`Admin::force_release`](crate::admin::Admin::force_release)
+    /// refuses it without [`remove_foreign`](crate::admin::ForceRelease::remove_foreign).
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.is_foreign
@@ -174,7 +174,7 @@ impl Holder {
     /// Returns whether the holder of an error had released the lock, and its
     /// [`min_hold`](crate::LockRequest::min_hold) keeps the lock for [`remaining`](Self::remaining). Returns `false`
     /// for a lock with permits, even while a `min_hold` keeps all of them, because the server's reply counts kept
-    /// permits as taken. An inspection shows such a lock as [`LockStatus::Kept`](crate::LockStatus::Kept), without a
+    /// permits as taken. An inspection shows such a lock as [`LockStatus::Kept`](crate::admin::LockStatus::Kept), without a
     /// holder.
     ///
     /// ```
@@ -196,9 +196,9 @@ impl Holder {
         self.state == HolderState::Kept
     }
 
-    /// Returns whether an operator had [revoked](crate::Admin::force_release) the lock of an error, which stays locked
+    /// Returns whether an operator had [revoked](crate::admin::Admin::force_release) the lock of an error, which stays locked
     /// for [`remaining`](Self::remaining). An inspection shows such a lock as
-    /// [`LockStatus::Blocked`](crate::LockStatus::Blocked), without a holder.
+    /// [`LockStatus::Blocked`](crate::admin::LockStatus::Blocked), without a holder.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
         self.state == HolderState::Revoked

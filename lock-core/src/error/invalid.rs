@@ -67,7 +67,8 @@ pub enum InvalidSetting {
     /// A leader waits without an end, and the request has a wait.
     ///
     /// ```
-    /// # use lock_core::{InvalidSetting, LockError, LockManager};
+    /// # use lock_core::error::InvalidSetting;
+    /// # use lock_core::{LockError, LockManager};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
@@ -87,7 +88,8 @@ pub enum InvalidSetting {
     /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
     ///
     /// ```
-    /// # use lock_core::{InvalidSetting, Kind, LockError, LockManager};
+    /// # use lock_core::error::InvalidSetting;
+    /// # use lock_core::{Kind, LockError, LockManager};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
@@ -108,7 +110,7 @@ pub enum InvalidSetting {
         /// What is wrong with it.
         reason: InvalidKindReason,
     },
-    /// An [`Override`](crate::Override) is invalid, or does not fit the other options of this call.
+    /// An [`Override`](crate::config::Override) is invalid, or does not fit the other options of this call.
     #[error("invalid override for `{}`: {reason}", escaped(template))]
     #[non_exhaustive]
     Override {
@@ -118,7 +120,7 @@ pub enum InvalidSetting {
         reason: InvalidOverrideReason,
     },
     /// Another setting of the manager is out of range, or does not fit the others. Also the error of a
-    /// [forced release](crate::ForceRelease) that cannot compare what was seen.
+    /// [forced release](crate::admin::ForceRelease) that cannot compare what was seen.
     #[error("invalid setting `{setting}` (`{value}`): {advice}")]
     #[non_exhaustive]
     Manager {
@@ -165,7 +167,7 @@ fn setting_or_ttl(setting: Option<&str>, ttl: Duration) -> String {
     }
 }
 
-/// Why an [`Override`](crate::Override) is invalid, or does not fit a call. The message says what to
+/// Why an [`Override`](crate::config::Override) is invalid, or does not fit a call. The message says what to
 /// change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,7 +1,13 @@
+use std::error::Error;
+use std::time::Duration;
+
+use super::holder::rounded;
 use super::*;
 use lock_protocol::acquisition::ObservedHolder;
 use lock_protocol::dialect::{Dialect, InvalidDialectReason};
+use lock_protocol::key::LockName;
 use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::loss::LossReason;
 
 fn holder() -> Holder {
     Holder {

@@ -78,7 +78,7 @@ impl LockSet {
     }
 
     /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
-    /// and in [dialects](crate::Dialect) without fencing tokens.
+    /// and in [dialects](crate::dialect::Dialect) without fencing tokens.
     ///
     /// The attribute encodes the values in a name. Where a value may hold such characters as `:`, write the name
     /// with [`lock_name!`](crate::lock_name).

@@ -9,7 +9,7 @@ use crate::guard::LockSet;
 use crate::manager::LockManager;
 use crate::request::{LockRequest, Named};
 use crate::store::check_runtime;
-use crate::typed::Declaration;
+use crate::typed::declaration::Declaration;
 use lock_protocol::key::LockName;
 
 /// Takes the manager of `manager = ..`.

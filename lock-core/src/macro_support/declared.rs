@@ -7,9 +7,9 @@ use super::call::{Acquire, AcquireFuture, GuardSlot, guard};
 use super::options::Options;
 use crate::guard::LockGuard;
 use crate::manager::LockManager;
+use crate::typed::declaration::Declaration;
 use crate::typed::{
-    Declaration, DefaultMode, ExclusiveLock, Held, HeldMode, Lock, Read, ReadWriteLock, Write,
-    prove,
+    DefaultMode, ExclusiveLock, Held, HeldMode, Lock, Read, ReadWriteLock, Write, prove,
 };
 use lock_protocol::key::LockName;
 

@@ -48,7 +48,8 @@ impl LockManager {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{LockError, LockManager, Override};
+    /// # use lock_core::config::Override;
+    /// # use lock_core::{LockError, LockManager};
     /// # fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
     /// let times = Override::new().ttl(Duration::from_secs(10));
@@ -74,7 +75,8 @@ impl LockManager {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use lock_core::{LockError, LockManager, Override};
+    /// # use lock_core::config::Override;
+    /// # use lock_core::{LockError, LockManager};
     /// # fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
     /// let times = Override::new().ttl(Duration::from_secs(10));
@@ -233,7 +235,8 @@ mod redis {
         /// Connects to a server whose address and login are values instead of a URL: see [`Endpoint`].
         ///
         /// ```no_run
-        /// # use lock_core::{Endpoint, LockError, LockManager};
+        /// # use lock_core::config::Endpoint;
+        /// # use lock_core::{LockError, LockManager};
         /// # #[tokio::main(flavor = "current_thread")]
         /// # async fn main() -> Result<(), LockError> {
         /// let endpoint = Endpoint::tcp("redis.internal", 6379).password("secret");

@@ -4,7 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::{Acquirable, Acquisition, Attempts, LockRequest, Settings, Target, start_one};
+use super::lock_request::{Acquirable, Acquisition, Attempts, start_one};
+use super::settings::Settings;
+use super::{LockRequest, Target};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::runtime::acquired::Acquired;

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Names;
+use super::lock_request::{Acquirable, Acquisition, Attempts};
 use super::settings::{Checked, Settings};
-use super::{Acquirable, Acquisition, Attempts, Names};
 use crate::error::LockError;
 use crate::guard::{LockGuard, LockSet, LossSignal};
 use crate::runtime::inner::ManagerInner;

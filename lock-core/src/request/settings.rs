@@ -240,12 +240,13 @@ fn override_reason(
 }
 #[cfg(test)]
 mod tests {
-    use crate::{
-        InvalidOverrideReason, InvalidSetting, LockError, LockManager, LockName, Override,
-    };
-    use lock_protocol::renew::Renew;
-
     use std::time::Duration;
+
+    use crate::config::Override;
+    use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
+    use crate::manager::LockManager;
+    use lock_protocol::key::LockName;
+    use lock_protocol::renew::Renew;
 
     const SECOND: Duration = Duration::from_secs(1);
     const TEMPLATE: &str = "order:{id}";

@@ -325,7 +325,7 @@ pub enum LockEvent<'a> {
     Revoked {
         /// The lock.
         lock: LockId<'a>,
-        /// Who did it: the text of [`ForceRelease::by`](crate::ForceRelease::by), or else the label of the manager.
+        /// Who did it: the text of [`ForceRelease::by`](crate::admin::ForceRelease::by), or else the label of the manager.
         by: &'a str,
         /// The reason that the operator gave.
         reason: Option<&'a str>,

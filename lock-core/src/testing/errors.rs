@@ -18,7 +18,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use lock_core::{BackendErrorKind, LockError};
+//! use lock_core::LockError;
+//! use lock_core::error::BackendErrorKind;
 //! use lock_testing::errors;
 //!
 //! /// The code under test.

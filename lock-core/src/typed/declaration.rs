@@ -99,7 +99,8 @@ pub enum SemaphoreKind {}
 /// The mode of a lock with one holder: an exclusive lock, or a read-write lock that is held for writing.
 ///
 /// ```
-/// # use lock_core::{Held, Lock, Write};
+/// # use lock_core::typed::Write;
+/// # use lock_core::{Held, Lock};
 /// #[derive(Lock)]
 /// #[lock(name = "catalog", mode = read_write)]
 /// struct Catalog;
@@ -113,7 +114,8 @@ pub enum Write {}
 /// The mode of a read-write lock that is held for reading.
 ///
 /// ```
-/// # use lock_core::{Held, Lock, Read};
+/// # use lock_core::typed::Read;
+/// # use lock_core::{Held, Lock};
 /// #[derive(Lock)]
 /// #[lock(name = "catalog", mode = read_write)]
 /// struct Catalog;
@@ -127,7 +129,8 @@ pub enum Read {}
 /// The mode of a semaphore of which a permit is held.
 ///
 /// ```
-/// # use lock_core::{Held, Lock, Permit};
+/// # use lock_core::typed::Permit;
+/// # use lock_core::{Held, Lock};
 /// #[derive(Lock)]
 /// #[lock(name = "mailer", permits = 4)]
 /// struct Mailer;
@@ -187,7 +190,8 @@ impl DefaultMode for SemaphoreKind {
 /// Each type that derives [`Lock`] without `mode = read_write` and without `permits` implements it:
 ///
 /// ```
-/// # use lock_core::{ExclusiveLock, Lock};
+/// # use lock_core::Lock;
+/// # use lock_core::typed::ExclusiveLock;
 /// #[derive(Lock)]
 /// #[lock(name = "order:{0}")]
 /// struct OrderLock(u64);
@@ -213,7 +217,8 @@ impl<L: Lock<Kind = ExclusiveKind>> ExclusiveLock for L {}
 /// Each type that derives [`Lock`] with `mode = read_write` implements it:
 ///
 /// ```
-/// # use lock_core::{Lock, ReadWriteLock};
+/// # use lock_core::Lock;
+/// # use lock_core::typed::ReadWriteLock;
 /// #[derive(Lock)]
 /// #[lock(name = "stock:{0}", mode = read_write)]
 /// struct Stock(u64);
@@ -237,7 +242,8 @@ impl<L: Lock<Kind = ReadWriteKind>> ReadWriteLock for L {}
 /// Each type that derives [`Lock`] with `permits` implements it:
 ///
 /// ```
-/// # use lock_core::{Lock, SemaphoreLock};
+/// # use lock_core::Lock;
+/// # use lock_core::typed::SemaphoreLock;
 /// #[derive(Lock)]
 /// #[lock(name = "mailer", permits = 4)]
 /// struct Mailer;

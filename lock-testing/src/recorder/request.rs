@@ -4,7 +4,8 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockGuard, LockRequest, Renew, testing};
+use lock_core::dialect::Dialect;
+use lock_core::{LockError, LockGuard, LockRequest, Renew, testing};
 
 use super::Recorder;
 use super::guard::{RecordedGuard, ReleaseRecord};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{InvalidKindReason, InvalidSetting, Kind, LockError, LockGuard, LockRequest};
+use lock_core::error::{InvalidKindReason, InvalidSetting};
+use lock_core::{Kind, LockError, LockGuard, LockRequest};
 use test_support::fixtures::AT_ONCE;
 use tokio::task::JoinSet;
 

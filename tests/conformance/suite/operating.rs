@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lock_core::{AdminError, LockStatus};
+use lock_core::admin::{AdminError, LockStatus};
 use test_support::fixtures::AT_ONCE;
 
 use super::subject::{NAME, Subject, WAIT, free_at_once, granted_within, within};

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 use std::time::Duration;
 
-use lock_core::{Capabilities, Dialect, LockGuard, LockManager, LockManagerBuilder, LockRequest};
+use lock_core::dialect::{Capabilities, Dialect};
+use lock_core::{LockGuard, LockManager, LockManagerBuilder, LockRequest};
 use test_support::fixtures::{AT_ONCE, SOON};
 use test_support::{RedisServer, completes_within, eventually_async};
 use tests::{Waiter, one_attempt, poll_once};

@@ -9,7 +9,7 @@ mod waits;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lock_core::Capabilities;
+use lock_core::dialect::Capabilities;
 use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
 use losses::losses_without_a_cause;
 use presence::{half_written_pairs, strangers};

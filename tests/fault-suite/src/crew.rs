@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Access, Line, Nanos};
 use test_support::{Helper, Process, Random, Scratch};
 

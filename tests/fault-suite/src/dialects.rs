@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, RedissonLock, ReleaseMethod};
+use lock_core::dialect::{Dialect, RedissonLock, ReleaseMethod};
 
 use crate::history::LONGEST_TTL;
 

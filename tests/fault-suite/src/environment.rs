@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::Nanos;
 use test_support::tls::shown;
 use test_support::{

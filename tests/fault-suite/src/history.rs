@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Access, Nanos, nanos};
 
 use crate::resource::Posting;

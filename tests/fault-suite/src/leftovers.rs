@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockManager};
+use lock_core::dialect::Dialect;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{all_keys, current_thread_runtime};
 use test_support::{RedisServer, Reply};
 use tests::shut_down;

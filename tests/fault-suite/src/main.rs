@@ -8,7 +8,7 @@ use fault_suite::nemesis;
 use fault_suite::runner::{self, Options};
 use fault_suite::topology::{self, Topology};
 use fault_suite::workload::Workload;
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 
 const ALL_DIALECTS: &str = "all-dialects";
 

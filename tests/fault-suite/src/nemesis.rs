@@ -10,7 +10,7 @@ mod server;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use test_support::Random;
 
 pub(crate) use hostile::ENDLESS;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Access, AccessKind, Call, Kind, Nanos, Operation, lost_updates};
 
 use crate::checks::{self, Check, Missing, Violation};

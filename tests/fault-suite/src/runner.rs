@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::Line;
 
 use crate::dialects;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{HeldLock, Nanos, nanos};
 use test_support::{Connection, Reply};
 

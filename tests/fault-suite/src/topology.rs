@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::Nanos;
 use test_support::Random;
 

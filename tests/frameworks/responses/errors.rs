@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{InvalidSetting, LockError, LockManager, LockRequest, Renew, lock_name};
+use lock_core::error::InvalidSetting;
+use lock_core::{LockError, LockManager, LockRequest, Renew, lock_name};
 use test_support::RedisServer;
 
 /// The label of the holder, and a part of each name.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_core::{Held, Lock, LockError, LockManager, LockSet, Read, distributed_lock};
+use lock_core::typed::Read;
+use lock_core::{Held, Lock, LockError, LockManager, LockSet, distributed_lock};
 use tracing::instrument;
 
 use crate::is_held;

@@ -1,6 +1,6 @@
 //! The dialects under the names of the schemes in the other programs.
 
-use lock_core::{Dialect, RedissonLock, ReleaseMethod};
+use lock_core::dialect::{Dialect, RedissonLock, ReleaseMethod};
 
 /// Redisson's `RLock`.
 pub const REDISSON: &str = "redisson";

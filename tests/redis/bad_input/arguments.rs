@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{InvalidNameReason, InvalidSetting, LockError, LockManager, LockRequest, Renew};
+use lock_core::error::{InvalidNameReason, InvalidSetting};
+use lock_core::{LockError, LockManager, LockRequest, Renew};
 use test_support::RedisServer;
 use test_support::fixtures::{COUNTER, NAME, SOON, all_keys, ms};
 

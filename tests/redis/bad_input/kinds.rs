@@ -1,8 +1,8 @@
 //! Kinds and sets that are rejected before the client sends a command.
 
-use lock_core::{
-    InvalidKindReason, InvalidSetting, Kind, LockError, LockManager, LockRequest, LockSet, Names,
-};
+use lock_core::error::{InvalidKindReason, InvalidSetting};
+use lock_core::request::Names;
+use lock_core::{Kind, LockError, LockManager, LockRequest, LockSet};
 use test_support::RedisServer;
 use test_support::fixtures::{NAME, SOON, ms};
 use tests::supported_dialects;

@@ -1,6 +1,8 @@
 //! Servers that refuse commands because of their state.
 
-use lock_core::{BackendErrorKind, Endpoint, LockError};
+use lock_core::LockError;
+use lock_core::config::Endpoint;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{NAME, SOON};
 use test_support::{RedisServer, ServerOptions, eventually};
 use tests::acquire_and_release;

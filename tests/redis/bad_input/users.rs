@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::BackendErrorKind;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{KEY, NAME, SOON};
 use test_support::{RedisServer, eventually};
 use tests::acquire_and_release;

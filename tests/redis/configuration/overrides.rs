@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{
-    InvalidSetting, LockError, LockManager, LockName, Override, distributed_lock, lock_name,
-};
+use lock_core::config::Override;
+use lock_core::error::InvalidSetting;
+use lock_core::{LockError, LockManager, LockName, distributed_lock, lock_name};
 use test_support::RedisServer;
 use test_support::fixtures::{SLACK, ms, time_to_expiry};
 use tests::Trace;

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Credentials, Endpoint, LockError, LockManager, ManagerConfig};
+use lock_core::config::{Credentials, Endpoint, ManagerConfig};
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::{AT_ONCE, NAME};
 use test_support::{Proxy, RedisServer, ServerOptions};
 use tests::acquire_and_release;

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use lock_core::config::Override;
+use lock_core::error::{InvalidOverrideReason, InvalidSetting};
+use lock_core::request::Names;
 use lock_core::{
-    InvalidOverrideReason, InvalidSetting, LockError, LockGuard, LockManager, LockRequest, LockSet,
-    Names, Override, distributed_lock, lock_name,
+    LockError, LockGuard, LockManager, LockRequest, LockSet, distributed_lock, lock_name,
 };
 use test_support::RedisServer;
 use test_support::fixtures::{NOTICE, keys, ms, time_to_expiry};

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{
-    BackendErrorKind, InvalidKindReason, InvalidSetting, Kind, LockError, LockGuard, LockManager,
-    Renew,
-};
+use lock_core::error::{BackendErrorKind, InvalidKindReason, InvalidSetting};
+use lock_core::{Kind, LockError, LockGuard, LockManager, Renew};
 use test_support::fixtures::{AT_ONCE, KEY, LONG, NAME, SOON, ms, time_to_expiry};
 use test_support::monitor::Command as RecordedCommand;
 use test_support::{Direction, Lost, Proxy, RedisServer, completes_within, eventually_async};

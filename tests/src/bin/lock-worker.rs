@@ -25,7 +25,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lock_core::{Kind, LockError, LockManager, ManagerConfig, distributed_lock};
+use lock_core::config::ManagerConfig;
+use lock_core::{Kind, LockError, LockManager, distributed_lock};
 use serde_json::json;
 use test_support::child::{Arguments, say, wait_for_end_of_input};
 use tests::{Trace, connect_to_env, shut_down};

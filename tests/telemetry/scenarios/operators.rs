@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Credentials, LockManager, LockName, Override};
+use lock_core::config::{Credentials, Override};
+use lock_core::{LockManager, LockName};
 use test_support::fixtures::{LONG, NAME, current_thread_runtime, ms};
 use test_support::tls::shown;
 use test_support::{Authority, RedisServer, eventually_async};

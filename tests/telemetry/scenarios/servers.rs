@@ -1,7 +1,8 @@
 //! Servers with missing rights or risky settings, other libraries, and foreign code that panics.
 
+use lock_core::LockManager;
+use lock_core::dialect::{Dialect, ReleaseMethod};
 use lock_core::telemetry::LockEvent;
-use lock_core::{Dialect, LockManager, ReleaseMethod};
 use test_support::fixtures::{KEY, LONG, NAME, SOON, ms};
 use test_support::{Direction, Neighbour, Proxy, RedisServer};
 use tests::{connect, connect_to, one_attempt};

@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::LockManager;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::SOON;
 use test_support::tls::shown;
 use test_support::{Authority, Failover, Proxy, RedisCluster, RedisServer};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockError, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockManager};
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, cluster::slot, eventually, eventually_async};
 use tests::{backend_error_kind, in_time, one_attempt};

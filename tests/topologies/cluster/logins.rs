@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use lock_core::{CredentialProvider, Credentials, LockManager};
+use lock_core::LockManager;
+use lock_core::config::{CredentialProvider, Credentials};
 use test_support::fixtures::SOON;
 use test_support::{Failover, RedisCluster, RedisServer, eventually_async};
 use tests::one_attempt;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{
-    BackendErrorKind, Dialect, LockError, LockGuard, LockManager, RedissonLock, ReleaseMethod,
-};
+use lock_core::dialect::{Dialect, RedissonLock, ReleaseMethod};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockGuard, LockManager};
 use test_support::fixtures::SOON;
 use test_support::{Failover, RedisCluster, RedisServer, Reply, eventually_async};
 use tests::{fencing_token, one_attempt};

@@ -4,8 +4,10 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use lock_core::config::Confirm;
+use lock_core::error::BackendErrorKind;
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, Confirm, LockError, LockManager};
+use lock_core::{LockError, LockManager};
 use test_support::tls::shown;
 use test_support::{Authority, Failover, RedisCluster, RedisServer, eventually_async, lone_node};
 use tests::{Trace, fencing_token, one_attempt};

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_core::error::BackendErrorKind;
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
+use lock_core::{LockError, LockGuard, LockManager};
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, eventually_async};
 use tests::{in_time, one_attempt};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{Dialect, LockRequest, RedissonLock};
+use lock_core::LockRequest;
+use lock_core::dialect::{Dialect, RedissonLock};
 use test_support::fixtures::{LONG, SOON, ms};
 use test_support::{RedisCluster, RedisServer, eventually_async};
 use tests::{Trace, in_time};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lock_core::{
-    BackendErrorKind, Confirm, Dialect, InvalidSetting, LockError, LockManager, LockManagerBuilder,
-    ReleaseMethod,
-};
+use lock_core::config::Confirm;
+use lock_core::dialect::{Dialect, ReleaseMethod};
+use lock_core::error::{BackendErrorKind, InvalidSetting};
+use lock_core::{LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::SOON;
 use test_support::{RedisCluster, RedisServer, SentinelService, eventually_async};
 use tests::{fencing_token, one_attempt};

@@ -1,6 +1,7 @@
 //! Locks that services of other languages share with a quorum: one key at each server, and no token.
 
-use lock_core::{Dialect, InvalidDialectReason, InvalidSetting, ReleaseMethod};
+use lock_core::dialect::{Dialect, ReleaseMethod};
+use lock_core::error::{InvalidDialectReason, InvalidSetting};
 
 use super::*;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::{
-    BackendErrorKind, Confirm, InvalidSetting, LockError, LockManager, LockManagerBuilder,
-    PollingReason,
-};
+use lock_core::config::Confirm;
+use lock_core::error::{BackendErrorKind, InvalidSetting};
+use lock_core::health::PollingReason;
+use lock_core::{LockError, LockManager, LockManagerBuilder};
 use test_support::fixtures::SOON;
 use test_support::resp::Reply;
 use test_support::tls::shown;

@@ -6,7 +6,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Confirm, LockManager};
+use lock_core::LockManager;
+use lock_core::config::Confirm;
 use test_support::fixtures::SOON;
 use test_support::guide::{acl_command, acl_command_for_clusters, acl_command_for_sentinels};
 use test_support::tls::shown;

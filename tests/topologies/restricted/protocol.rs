@@ -1,6 +1,7 @@
 //! Servers without the third version of the protocol: connections speak RESP2.
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::LockManager;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{NAME, SOON, kill_clients};
 use test_support::{Direction, Proxy, RedisServer};
 use tests::{Trace, acquire_and_release, backend_error_kind, granted, one_attempt, start_waiter};

@@ -1,6 +1,7 @@
 //! Addresses that the Sentinels tell, and that the client reaches elsewhere.
 
-use lock_core::{LockManager, ManagerConfig};
+use lock_core::LockManager;
+use lock_core::config::ManagerConfig;
 use test_support::{Proxy, RedisServer, SentinelService, eventually_async};
 use tests::one_attempt;
 

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, LockError, LockGuard, LockManager};
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockError, LockGuard, LockManager};
 use test_support::{Direction, Proxy, RedisServer, SentinelService, eventually_async};
 use tests::{Trace, fencing_token, one_attempt};
 use topologies::connect;

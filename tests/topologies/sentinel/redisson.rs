@@ -1,6 +1,6 @@
 //! Waiters for locks of Redisson subscribe at the new primary.
 
-use lock_core::{Dialect, RedissonLock};
+use lock_core::dialect::{Dialect, RedissonLock};
 use test_support::fixtures::{SOON, ms};
 use test_support::{RedisServer, SentinelService, eventually_async};
 use tests::in_time;

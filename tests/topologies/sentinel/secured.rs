@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockManager, LockManagerBuilder, Tls};
+use lock_core::config::Tls;
+use lock_core::error::BackendErrorKind;
+use lock_core::{LockManager, LockManagerBuilder};
 use test_support::tls::shown;
 use test_support::{Authority, SentinelService};
 use tests::one_attempt;

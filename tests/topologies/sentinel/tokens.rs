@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::LockManager;
+use lock_core::error::BackendErrorKind;
 use test_support::{FrozenClock, RedisServer, SentinelService, eventually, eventually_async};
 use tests::{fencing_token, one_attempt};
 use topologies::connect;

@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use lock_core::{LockManager, Tls};
+use lock_core::LockManager;
+use lock_core::config::Tls;
 use test_support::{Authority, Certificate};
 
 use super::{Secured, assert_locks_work, assert_tls_error};

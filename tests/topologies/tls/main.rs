@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_core::{BackendErrorKind, Endpoint, InvalidSetting, LockError, LockManager, Tls};
+use lock_core::config::{Endpoint, Tls};
+use lock_core::error::{BackendErrorKind, InvalidSetting};
+use lock_core::{LockError, LockManager};
 use test_support::tls::shown;
 use test_support::{Authority, Certificate, Proxy, RedisServer, eventually_async};
 use tests::{one_attempt, shut_down};

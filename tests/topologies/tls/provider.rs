@@ -8,8 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use lock_core::config::{Certificates, Tls};
+use lock_core::error::BackendErrorKind;
 use lock_core::telemetry::LockEvent;
-use lock_core::{BackendErrorKind, Certificates, LockManager, LockManagerBuilder, Tls};
+use lock_core::{LockManager, LockManagerBuilder};
 use test_support::fixtures::SOON;
 use test_support::tls::shown;
 use test_support::{Authority, Certificate, eventually_async};
@@ -51,7 +53,11 @@ impl Provided {
     fn tls(&self) -> Tls {
         let answer = Arc::clone(&self.answer);
         Tls::new().provider(move || {
-            assert_eq!(lock_core::held_mutexes(), 0, "foreign code under a mutex");
+            assert_eq!(
+                lock_core::testing::held_mutexes(),
+                0,
+                "foreign code under a mutex"
+            );
             match &*answer.lock().unwrap() {
                 Answer::Gives(certificates) => return Ok(certificates.clone()),
                 Answer::Fails => return Err(io::Error::other("the vault is \u{1b}[31msealed")),

@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lock_core::{BackendErrorKind, LockManager};
+use lock_core::LockManager;
+use lock_core::error::BackendErrorKind;
 use test_support::fixtures::{SOON, current_thread_runtime, multi_thread_runtime};
 use test_support::tls::shown;
 use test_support::{Authority, Certificate, eventually_async};

@@ -1,4 +1,5 @@
-use lock_core::{Held, Holds, Lock};
+use lock_core::typed::Holds;
+use lock_core::{Held, Lock};
 
 #[derive(Lock)]
 #[lock(name = "order:{order_id}")]

@@ -1,4 +1,5 @@
-use lock_core::{Holds, Lock, LockGuard};
+use lock_core::typed::Holds;
+use lock_core::{Lock, LockGuard};
 
 #[derive(Lock)]
 #[lock(name = "order:{order_id}")]

@@ -65,7 +65,7 @@ fn free_times<'a>(history: &'a History, holds: &[HeldLock]) -> Vec<(&'a str, Nan
 ///
 /// A quorum has no queue, but an attempt there takes several round trips and may have to be repeated.
 ///
-/// [`DeadlineGetset`]: lock_core::Dialect::DeadlineGetset
+/// [`DeadlineGetset`]: lock_core::dialect::Dialect::DeadlineGetset
 fn allowed_idle(history: &History, waiting: u32) -> Duration {
     let interval = if history.topology == Some(Topology::Quorum) {
         POLL_CAP

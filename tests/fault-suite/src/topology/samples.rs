@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use test_support::{Connection, RedisCluster, RedisServer, Reply, SentinelService};
 
 use super::deployment::Deployment;

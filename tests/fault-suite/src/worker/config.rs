@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::nanos;
 use serde_json::{Value, json};
 

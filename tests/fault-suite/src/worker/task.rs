@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lock_core::{Dialect, LockError, LockGuard, LockManager, LockRequest, LockWatch, LossSignal};
+use lock_core::dialect::Dialect;
+use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch, LossSignal};
 use lock_testing::{AcquisitionRecord as Log, Call, Kind, Recorder, nanos};
 use test_support::Random;
 use tokio::task::JoinHandle;

@@ -3,7 +3,7 @@
 use fault_suite::checks::Check;
 use fault_suite::history::Assumption;
 use fault_suite::leftovers::left_behind;
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Access, AccessKind};
 use test_support::RedisServer;
 use tests::SET_NX_PX;

@@ -13,7 +13,7 @@ use fault_suite::sampler::Sampler;
 use fault_suite::topology::Topology;
 use fault_suite::workload::Workload;
 use fault_suite::{dialects, nemesis};
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Access, AccessKind, lost_updates};
 use test_support::Random;
 

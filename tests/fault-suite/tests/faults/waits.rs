@@ -4,7 +4,7 @@ use fault_suite::checks::Check;
 use fault_suite::history::{Assumption, KeyState};
 use fault_suite::report::Report;
 use fault_suite::topology::Topology;
-use lock_core::Dialect;
+use lock_core::dialect::Dialect;
 use lock_testing::{Call, Kind};
 
 use super::record::{Held, RecordBuilder, first, ms};

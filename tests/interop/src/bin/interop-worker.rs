@@ -9,7 +9,9 @@ use std::time::Duration;
 use interop::dialects::{REDISSON_FENCED, dialect, is_redisson};
 use interop::wakes::WakeObserver;
 use interop::worker::{self, WorkerConfig};
-use lock_core::{Dialect, Handover, LockManager};
+use lock_core::LockManager;
+use lock_core::config::Handover;
+use lock_core::dialect::Dialect;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// The format of a lock on the server: this library's own format, or a format that other libraries
 /// and services use. Clients that use the same dialect exclude each other on one key.
 ///
-/// [`LockManagerBuilder::dialect`](struct.LockManagerBuilder.html#method.dialect) sets the dialect of a manager,
-/// and [`LockRequest::dialect`](struct.LockRequest.html#method.dialect) sets the dialect of one lock. Each
-/// dialect has its [`capabilities`](Self::capabilities). The [guide](guide/dialects/index.html) compares
+/// [`LockManagerBuilder::dialect`](../struct.LockManagerBuilder.html#method.dialect) sets the dialect of a manager,
+/// and [`LockRequest::dialect`](../struct.LockRequest.html#method.dialect) sets the dialect of one lock. Each
+/// dialect has its [`capabilities`](Self::capabilities). The [guide](../guide/dialects/index.html) compares
 /// them in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -35,8 +35,8 @@ pub enum Dialect {
     /// waiters. Services in Java and this library acquire, wait for, renew and release the same lock.
     ///
     /// The key has to be the name that Redisson sends to the server: set
-    /// [`prefix("")`](struct.LockManagerBuilder.html#method.prefix), or the prefix of Redisson's `NameMapper`. A section of
-    /// the [guide](guide/dialects/index.html#redisson) says what the two sides promise each other.
+    /// [`prefix("")`](../struct.LockManagerBuilder.html#method.prefix), or the prefix of Redisson's `NameMapper`. A section of
+    /// the [guide](../guide/dialects/index.html#redisson) says what the two sides promise each other.
     Redisson {
         /// The object of Redisson that locks the key.
         lock: RedissonLock,
@@ -71,7 +71,7 @@ pub enum ReleaseMethod {
     /// Commands of the server that compare the owner: `SET key owner IFEQ owner PX ttl` renews, and
     /// `DELEX key IFEQ owner` (Redis 8.4 or later) or `DELIFEQ key owner` (Valkey 9.0 or later)
     /// releases. They need no script. On an older server, a manager with this method does not connect:
-    /// the error is [`Unsupported`](enum.BackendErrorKind.html#variant.Unsupported).
+    /// the error is [`Unsupported`](../error/enum.BackendErrorKind.html#variant.Unsupported).
     Conditional,
     /// The best of the other methods that the server and the rights of the user allow:
     /// [`Conditional`](Self::Conditional), else [`Script`](Self::Script), else
@@ -88,7 +88,7 @@ impl ReleaseMethod {
 }
 
 /// What a [`Dialect`] can do. Returned by [`Dialect::capabilities`]. The
-/// [guide](guide/dialects/index.html) has a table of all dialects.
+/// [guide](../guide/dialects/index.html) has a table of all dialects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -201,14 +201,14 @@ impl Capabilities {
         self.atomic_expiry
     }
 
-    /// Returns whether [managers in memory](struct.LockManager.html#method.in_memory) support the dialect.
+    /// Returns whether [managers in memory](../struct.LockManager.html#method.in_memory) support the dialect.
     #[inline]
     #[must_use]
     pub const fn works_in_memory(self) -> bool {
         self.in_memory
     }
 
-    /// Returns whether a [quorum](guide/topologies/index.html#quorum) of servers supports the dialect.
+    /// Returns whether a [quorum](../guide/topologies/index.html#quorum) of servers supports the dialect.
     #[inline]
     #[must_use]
     pub const fn works_at_quorum(self) -> bool {

@@ -21,7 +21,7 @@ pub enum LossReason {
     /// The key had another owner, or another client's value. Also the reason when another client removed the
     /// holders of a shared lock from its key `{<name>}:h`.
     Replaced,
-    /// An operator [released the lock](struct.Admin.html#method.force_release).
+    /// An operator [released the lock](admin/struct.Admin.html#method.force_release).
     #[non_exhaustive]
     Revoked {
         /// The operator.

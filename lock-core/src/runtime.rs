@@ -5,6 +5,7 @@ pub(crate) mod acquired;
 pub(crate) mod activity;
 pub(crate) mod background;
 pub(crate) mod connecting;
+pub(crate) mod deadlines;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;

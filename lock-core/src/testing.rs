@@ -241,8 +241,7 @@ impl Faults {
             return;
         };
         // A task from an earlier fault goes on with this one.
-        if held.scheduled_at().is_none() {
-            held.set_scheduled(held.next_deadline());
+        if !held.set_has_task(true) {
             runtime.spawn(renew(self.downgrade(), Arc::downgrade(held)));
         }
     }
@@ -421,7 +420,7 @@ async fn renew(faults: WeakFaults, held: Weak<HeldLock>) {
             }
             LeaseAction::WaitUntil(at) => at.since(now),
             LeaseAction::Done => {
-                held.set_scheduled(None);
+                held.set_has_task(false);
                 if held.is_lost() && !held.is_released() {
                     faults.release_lost(&held);
                 }

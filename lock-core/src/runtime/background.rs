@@ -1,44 +1,47 @@
 //! The background worker: one thread for each manager. It renews leases, sends the releases and
 //! cancels of dropped guards and futures, and receives notifications.
 //!
-//! The thread has its own runtime, which drives connections of its own. Other runtimes may use them. A blocked executor cannot stop
-//! renewals, and a guard that is dropped while its runtime shuts down is still released. The thread
-//! lives until the last handle is dropped and all its work is done.
+//! The thread has its own runtime, which drives connections of its own. Other runtimes may use them. A blocked executor
+//! cannot stop renewals, and a guard that is dropped while its runtime shuts down is still released. The thread lives
+//! until the last handle is dropped and all its work is done.
 //!
-//! Renewals come first: cleanup goes out between them, in few and small batches. A panic on the
-//! thread, such as one in a tracing subscriber, does not stop the work: the worker counts it, and
-//! repeats what was in progress.
+//! # One turn
+//!
+//! 1. Take the leases that are due ([`deadlines`](crate::runtime::deadlines)), and begin their renewals.
+//! 2. Send releases and cancels, in few and small batches ([`cleanup`]). Second, so that renewals don't wait for them.
+//! 3. Sleep until the next deadline, or until someone wakes the thread.
+//!
+//! Renewals, cleanup and the listeners are tasks of the thread's runtime, which run between the turns and while it
+//! sleeps.
+//!
+//! # Panics
+//!
+//! A panic on the thread does not stop the work: the worker counts it, and repeats what was in progress. Whatever was
+//! taken to be worked on is in a value whose drop puts it back: [`Taken`], and `InFlight` of the cleanup.
 
-use std::collections::HashSet;
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::error::{BackendErrorKind, LockError};
+use crate::runtime::deadlines::{Deadlines, Taken};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::store::{AFTER_PANIC, Store, WORKER_THREAD, supervised};
-use crate::sync::{Mutex, Process, catch};
+use crate::sync::{Process, assert_no_mutex_held, catch, caught};
 use crate::telemetry::{PanicSource, Reporter};
+use lock_protocol::acquisition::RenewOutcome;
 use lock_protocol::cleanup::ReleaseRequest;
-use lock_protocol::clock::Moment;
+use lock_protocol::clock::{Clock, Moment};
+use lock_protocol::lease::LeaseAction;
 
 mod cleanup;
-mod context;
-mod renewal;
-mod schedule;
-mod timer;
-mod young;
 
 use cleanup::CleanupRunner;
-use context::WorkerContext;
-use renewal::renew_due;
-use schedule::Schedule;
-use timer::Timer;
-use young::YoungLocks;
 
 /// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
 /// commands behind it.
@@ -48,6 +51,8 @@ const BATCH: usize = 128;
 const JUST_CONFIRMED: Duration = Duration::from_millis(20);
 /// The least time between two renewals for such messages.
 const BETWEEN_DOUBTS: Duration = Duration::from_millis(20);
+/// Without a timer that counts suspension, a wakeup this often notices it.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
 /// The handle of the background worker. The thread ends when the last handle is dropped and its
 /// work is done.
@@ -58,73 +63,39 @@ pub(crate) struct BackgroundWorker {
     process: Process,
 }
 
+/// What the tasks of the worker and its handle share.
 struct WorkerState {
     context: Arc<WorkerContext>,
-    /// Locks that no renewal is due for yet.
-    young: YoungLocks,
-    schedule: Mutex<Schedule>,
-    /// When the thread wakes without a notification, in nanoseconds; [`NOT_PLANNED`] while it is awake,
-    /// or when it sleeps until it is notified.
-    next_wakeup: AtomicU64,
+    deadlines: Arc<Deadlines>,
     cleanup: Arc<CleanupRunner>,
     closing: AtomicBool,
 }
 
-/// Any deadline is earlier.
-const NOT_PLANNED: u64 = u64::MAX;
+/// What all tasks of the worker need.
+struct WorkerContext {
+    store: Arc<dyn Store>,
+    notifications: Arc<Notifications>,
+    reporter: Arc<Reporter>,
+    command_timeout: Duration,
+    /// Wakes the thread when there is work.
+    wake: Arc<Notify>,
+}
 
-impl WorkerState {
-    /// Schedules the next action on a lock.
-    fn schedule(&self, due: Moment, held: &Arc<HeldLock>) {
-        self.schedule.lock().put(due, held);
-        self.wake_for(due);
+impl WorkerContext {
+    fn now(&self) -> Moment {
+        self.store.clock().now()
     }
 
-    /// Wakes the thread if it would sleep longer.
-    fn wake_for(&self, due: Moment) {
-        if due.as_nanos() < self.next_wakeup.load(Ordering::SeqCst) {
-            self.context.wake.notify_one();
-        }
-    }
-
-    /// Makes all renewals due now.
-    fn renew_all(&self) {
-        let now = self.context.now();
-        let young = self.young.take_all();
-        let scheduled = self.schedule.lock().all();
-        for held in young.iter().chain(&scheduled) {
-            if held.renew_soon(now) {
-                self.schedule(now, held);
-            } else if let Some(due) = held.next_deadline() {
-                self.schedule(due, held);
+    /// Runs a task on the worker's runtime, and counts its panic. The drop of the task puts
+    /// unfinished work back.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let reporter = Arc::clone(&self.reporter);
+        assert_no_mutex_held();
+        tokio::spawn(async move {
+            if let Err(payload) = caught(task).await {
+                reporter.panicked(PanicSource::Worker, payload);
             }
-        }
-        self.context.wake.notify_one();
-    }
-
-    /// Makes the renewals of these locks due now, because a message says that they were released.
-    fn renew_released(&self, keys: &HashSet<Arc<str>>) {
-        let now = self.context.now();
-        let mut locks = self.young.take_of(keys);
-        locks.extend(self.schedule.lock().of(keys));
-        for held in locks {
-            let is_doubted = held.confirmed_at().plus(JUST_CONFIRMED) < now;
-            if is_doubted && held.renew_soon(now) {
-                self.schedule(now, &held);
-            } else if let Some(due) = held.next_deadline() {
-                self.schedule(due, &held);
-            }
-        }
-    }
-
-    /// Returns when the thread has to wake next.
-    fn plan_wakeup(&self) -> Option<Moment> {
-        let first = self.schedule.lock().first();
-        let deadlines = [first, self.young.earliest(), self.cleanup.next_at()];
-        let next = deadlines.into_iter().flatten().min();
-        let nanos = next.map_or(NOT_PLANNED, Moment::as_nanos);
-        self.next_wakeup.store(nanos, Ordering::SeqCst);
-        next
+        });
     }
 }
 
@@ -147,19 +118,19 @@ impl BackgroundWorker {
             .build()
             .map_err(failed)?;
         store.driven_by(runtime.handle());
+        let wake = Arc::<Notify>::default();
+        let deadlines = Deadlines::new(store.clock(), Arc::clone(&wake));
         let context = Arc::new(WorkerContext {
             store,
             notifications,
             reporter,
             command_timeout,
-            wake: Notify::new(),
+            wake,
         });
         let state = Arc::new(WorkerState {
             cleanup: Arc::new(CleanupRunner::new(Arc::clone(&context))),
             context,
-            young: YoungLocks::default(),
-            schedule: Mutex::default(),
-            next_wakeup: AtomicU64::new(NOT_PLANNED),
+            deadlines: Arc::new(deadlines),
             closing: AtomicBool::new(false),
         });
         let work = Arc::clone(&state);
@@ -176,26 +147,14 @@ impl BackgroundWorker {
 
     /// Renews the lease and watches its end, until it is released or lost.
     pub(crate) fn track(&self, held: &Arc<HeldLock>) {
-        let Some(due) = held.next_deadline() else {
-            return;
-        };
-        if held.scheduled_at().is_some() {
-            self.state.schedule(due, held);
-        } else {
-            self.state.young.put(due, held);
-            self.state.wake_for(due);
+        if let Some(due) = held.next_deadline() {
+            self.state.deadlines.put(due, held);
         }
     }
 
     /// Forgets a lock whose release has begun.
     pub(crate) fn untrack(&self, held: &HeldLock) {
-        drop(self.state.young.remove(held));
-        // Most locks never enter the schedule. If the worker is about to schedule this one, it finds
-        // that it is released.
-        if held.scheduled_at().is_some() {
-            let removed = self.state.schedule.lock().remove(held);
-            drop(removed);
-        }
+        self.state.deadlines.remove(held);
     }
 
     /// Releases or cancels in the background.
@@ -258,16 +217,8 @@ async fn run_worker(state: &Arc<WorkerState>) {
     let clock = state.context.store.clock();
     let timer = Timer::new(clock);
     loop {
-        // Whatever gets a deadline from now on wakes the thread: it may be too late for the plan.
-        state.next_wakeup.store(NOT_PLANNED, Ordering::SeqCst);
         let now = clock.now();
-        for held in state.young.take_due(now) {
-            if let Some(due) = held.next_deadline() {
-                state.schedule.lock().put(due, &held);
-            }
-        }
-        let due = state.schedule.lock().take_due(now);
-        renew_due(state, due, now);
+        renew_due(state, state.deadlines.take_due(now), now);
         state.cleanup.dispatch(now);
         let idle = state.cleanup.open() == 0;
         if state.closing.load(Ordering::Acquire) && idle {
@@ -277,7 +228,8 @@ async fn run_worker(state: &Arc<WorkerState>) {
             break;
         }
         let woken = state.context.wake.notified();
-        match state.plan_wakeup() {
+        let wakeups = [state.deadlines.next(), state.cleanup.next_at()];
+        match wakeups.into_iter().flatten().min() {
             None => woken.await,
             Some(at) => tokio::select! {
                 () = woken => {}
@@ -287,11 +239,84 @@ async fn run_worker(state: &Arc<WorkerState>) {
     }
 }
 
+/// Performs the next action of each lease. Renewals go out together, many in one pipeline.
+fn renew_due(state: &Arc<WorkerState>, due: Taken, now: Moment) {
+    let mut renewals = due.filter_map(|_, held| {
+        let action = held.next_action();
+        // A lease that has ended was reported when its action was read.
+        if let LeaseAction::WaitUntil(at) = action {
+            state.deadlines.put(at, held);
+        }
+        action.renewal_limit(now, state.context.command_timeout)
+    });
+    renewals.sort_descending();
+    while let Some((limit, batch)) = next_batch(&mut renewals) {
+        state.context.spawn(renew(Arc::clone(state), batch, limit));
+    }
+}
+
+/// Takes the leases whose renewals have the shortest time limit, and others with about the same one. Otherwise a lease
+/// that ends soon would limit the time of its whole batch. The leases are in descending order.
+fn next_batch(leases: &mut Taken<Duration>) -> Option<(Duration, Taken<Duration>)> {
+    // Transactions run one after another: no other lease is to wait for their replies.
+    let goes_alone = |held: &HeldLock| held.key.dialect().capabilities().without_scripts;
+    let mut shortest_first = leases.iter().rev();
+    let (limit, first) = shortest_first.next()?;
+    let limit = *limit;
+    let mut count = 1;
+    if !goes_alone(first) {
+        let joins = |(most, held): &&(Duration, Arc<HeldLock>)| {
+            *most <= limit.saturating_mul(2) && !goes_alone(held)
+        };
+        count += shortest_first.take(BATCH - 1).take_while(joins).count();
+    }
+    Some((limit, leases.split_last(count)))
+}
+
+async fn renew(state: Arc<WorkerState>, leases: Taken<Duration>, limit: Duration) {
+    let renewals: Vec<_> = leases.iter().map(|(_, held)| held.renewal()).collect();
+    let renewing = state.context.store.renew_all(&renewals, limit);
+    // The end of each lease stays scheduled: the reply may never come.
+    for (_, held) in leases.iter() {
+        if let Some(deadline) = held.deadline() {
+            state.deadlines.put(deadline, held);
+        }
+    }
+    let mut results = renewing.await;
+    // From the last to the first, as `filter_map` goes. A lease without a result is put back.
+    let _unanswered = leases.filter_map(|limit, held| {
+        let Some(result) = results.pop() else {
+            return Some(limit);
+        };
+        apply_result(&state, held, result);
+        None
+    });
+}
+
+fn apply_result(
+    state: &WorkerState,
+    held: &Arc<HeldLock>,
+    result: Result<RenewOutcome, LockError>,
+) {
+    // The held lock reports the outcome.
+    let _reported = held.apply_renewal(result);
+    match held.next_deadline() {
+        Some(due) => state.deadlines.put(due, held),
+        None => state.deadlines.remove(held),
+    }
+}
+
 /// Renews all leases whenever another server has become the primary.
 async fn follow_primary(state: &WorkerState) {
     loop {
         state.context.notifications.renewals_wanted().await;
-        state.renew_all();
+        let now = state.context.now();
+        state.deadlines.take_all().for_each(|due, held| {
+            let is_renewed = held.renew_soon(now);
+            state
+                .deadlines
+                .put(if is_renewed { now } else { due }, held);
+        });
     }
 }
 
@@ -300,7 +325,14 @@ async fn follow_primary(state: &WorkerState) {
 async fn follow_releases(state: &WorkerState) {
     loop {
         let keys = state.context.notifications.released_keys().await;
-        state.renew_released(&keys);
+        let now = state.context.now();
+        state.deadlines.take_of(&keys).for_each(|due, held| {
+            let is_doubted = held.confirmed_at().plus(JUST_CONFIRMED) < now;
+            let is_renewed = is_doubted && held.renew_soon(now);
+            state
+                .deadlines
+                .put(if is_renewed { now } else { due }, held);
+        });
         // Any client with the right to publish can send messages as often as it likes.
         tokio::time::sleep(BETWEEN_DOUBTS).await;
     }
@@ -313,6 +345,100 @@ async fn listen(state: Arc<WorkerState>) {
         supervised(reporter, || Box::pin(follow_primary(&state))),
         supervised(reporter, || Box::pin(follow_releases(&state)))
     );
+}
+
+/// Sleeps until a moment of the worker's clock.
+///
+/// The clock of leases continues while the machine is suspended, and tokio's timers stand still. On Linux a timer of
+/// that clock wakes the thread, exactly when it is needed. Elsewhere the thread looks at the clock a few times a second.
+struct Timer {
+    clock: Clock,
+    #[cfg(all(feature = "redis", any(target_os = "linux", target_os = "android")))]
+    boottime: Option<boottime::BoottimeTimer>,
+}
+
+impl Timer {
+    /// Creates a timer for the current runtime.
+    fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            #[cfg(all(feature = "redis", any(target_os = "linux", target_os = "android")))]
+            boottime: match clock {
+                Clock::System => boottime::BoottimeTimer::new().ok(),
+                Clock::Tokio => None,
+            },
+        }
+    }
+
+    async fn sleep_until(&self, at: Moment) {
+        #[cfg(all(feature = "redis", any(target_os = "linux", target_os = "android")))]
+        if let Some(timer) = &self.boottime
+            && timer.sleep_until(at).await.is_ok()
+        {
+            return;
+        }
+        self.sleep_in_parts(at).await;
+    }
+
+    async fn sleep_in_parts(&self, at: Moment) {
+        loop {
+            let left = at.since(self.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
+        }
+    }
+}
+
+#[cfg(all(feature = "redis", any(target_os = "linux", target_os = "android")))]
+mod boottime {
+    use std::io;
+    use std::os::fd::OwnedFd;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    use lock_protocol::clock::Moment;
+
+    /// A timer of `CLOCK_BOOTTIME`, which [`Clock::System`](lock_protocol::clock::Clock) reads.
+    pub(super) struct BoottimeTimer(AsyncFd<OwnedFd>);
+
+    impl BoottimeTimer {
+        #[expect(
+            deprecated,
+            reason = "the replacement is unsafe; an `OwnedFd` that nothing else uses is safe"
+        )]
+        pub(super) fn new() -> io::Result<Self> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
+            Ok(Self(AsyncFd::with_interest(fd, Interest::READABLE)?))
+        }
+
+        pub(super) async fn sleep_until(&self, at: Moment) -> io::Result<()> {
+            const NANOS: u64 = 1_000_000_000;
+            // Zero would disarm the timer.
+            let nanos = at.as_nanos().max(1);
+            let expiry = Itimerspec {
+                it_interval: Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                },
+                it_value: Timespec {
+                    tv_sec: i64::try_from(nanos / NANOS).unwrap_or(i64::MAX),
+                    tv_nsec: i64::try_from(nanos % NANOS).unwrap_or(0),
+                },
+            };
+            timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &expiry)?;
+            let expirations = |fd: &OwnedFd| Ok(rustix::io::read(fd, &mut [0; 8])?);
+            self.0.async_io(Interest::READABLE, expirations).await?;
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+#[cfg(feature = "testing")]
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::error::LockError;
+use crate::runtime::deadlines::Place;
 use crate::runtime::records::HoldRecord;
 use crate::store::Renewal;
 use crate::sync::{Mutex, Process};
@@ -20,10 +22,6 @@ use lock_protocol::kind::Kind;
 use lock_protocol::lease::{Lease, LeaseAction, LeaseConfig, LeaseEnds};
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
-
-mod state;
-
-use self::state::HeldState;
 
 /// One held lock.
 #[derive(Debug)]
@@ -42,10 +40,44 @@ pub(crate) struct HeldLock {
     /// `None` if no event had a reader when the lock was acquired.
     record: Option<Box<HoldRecord>>,
     state: Mutex<HeldState>,
-    /// Its time in the background worker's schedule, in nanoseconds; zero if it is not scheduled.
-    scheduled: AtomicU64,
-    /// Its slot among the young locks, plus one; zero if it is not there. Written under their mutex.
-    young_slot: AtomicUsize,
+    /// Where the background worker has it.
+    pub(super) place: Place,
+    /// Whether a task renews it, in place of the background worker.
+    #[cfg(feature = "testing")]
+    has_task: AtomicBool,
+}
+
+/// What changes while a lock is held.
+#[derive(Debug)]
+struct HeldState {
+    lease: Lease,
+    /// Why the lock was lost. Set when the loss is counted; stays after the release.
+    loss: Option<LossReason>,
+    /// An event has said that the release failed.
+    release_failed: bool,
+    /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
+    listeners: HashMap<u64, Waker>,
+    next_listener: u64,
+}
+
+impl HeldState {
+    /// Records and counts a loss. Returns its reason, unless a loss was recorded before.
+    #[must_use]
+    fn lose(&mut self, reason: LossReason, reporter: &Reporter) -> Option<LossReason> {
+        if self.loss.is_some() {
+            return None;
+        }
+        reporter.lost();
+        self.loss = Some(reason.clone());
+        Some(reason)
+    }
+
+    /// Records a release that failed. Returns false for a lock that was lost before.
+    #[must_use]
+    fn fail_release(&mut self) -> bool {
+        self.release_failed = true;
+        self.loss.is_none()
+    }
 }
 
 impl HeldLock {
@@ -77,8 +109,9 @@ impl HeldLock {
                 listeners: HashMap::new(),
                 next_listener: 0,
             }),
-            scheduled: AtomicU64::new(0),
-            young_slot: AtomicUsize::new(0),
+            place: Place::default(),
+            #[cfg(feature = "testing")]
+            has_task: AtomicBool::new(false),
         }
     }
 
@@ -364,25 +397,10 @@ impl HeldLock {
         drop(removed);
     }
 
-    pub(crate) fn scheduled_at(&self) -> Option<Moment> {
-        match self.scheduled.load(Ordering::SeqCst) {
-            0 => None,
-            nanos => Some(Moment::from_nanos(nanos)),
-        }
-    }
-
-    pub(crate) fn set_scheduled(&self, at: Option<Moment>) {
-        let nanos = at.map_or(0, Moment::as_nanos);
-        self.scheduled.store(nanos, Ordering::SeqCst);
-    }
-
-    pub(crate) fn young_slot(&self) -> Option<usize> {
-        self.young_slot.load(Ordering::Acquire).checked_sub(1)
-    }
-
-    pub(crate) fn set_young_slot(&self, slot: Option<usize>) {
-        let number = slot.map_or(0, |slot| slot + 1);
-        self.young_slot.store(number, Ordering::Release);
+    /// Records whether a task renews the lock. Returns whether one did before.
+    #[cfg(feature = "testing")]
+    pub(crate) fn set_has_task(&self, has_task: bool) -> bool {
+        self.has_task.swap(has_task, Ordering::AcqRel)
     }
 
     /// Returns why the lock was lost; `None` while it is held, and after a release that came first.
@@ -446,3 +464,6 @@ impl HeldLock {
         self.end_hold(HoldEnd::Lost);
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::context::WorkerContext;
+use super::WorkerContext;
 use crate::error::LockError;
 use crate::sync::Mutex;
 use crate::telemetry::metrics::OpenCleanups;

@@ -1,19 +1,14 @@
 use std::sync::atomic::AtomicUsize;
 
-use super::renewal::batches;
 use super::*;
+use crate::runtime::held_lock::tests::{held, key, request};
 use crate::store::{Boxed, Call, Reach, StoreStatus, StoreTraits, Together};
-use lock_protocol::acquisition::RenewOutcome;
-use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
-use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
+use crate::sync::Mutex;
+use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::clock::{Deadline, ServerMs};
 use lock_protocol::dialect::{Dialect, ReleaseMethod};
-use lock_protocol::key::{LockKey, LockName};
-use lock_protocol::kind::Kind;
-use lock_protocol::lease::{Lease, LeaseConfig};
+use lock_protocol::key::LockKey;
 use lock_protocol::op::{OpKind, Outcome};
-use lock_protocol::owner_id::OwnerId;
-use lock_protocol::renew::Renew;
-use lock_protocol::ttl::Ttl;
 
 /// A store that panics at the first call of each kind, and works after that.
 #[derive(Default)]
@@ -122,56 +117,6 @@ impl Store for Panicking {
     }
 }
 
-fn key() -> LockKey {
-    LockKey::new("", &LockName::from("k")).unwrap()
-}
-
-fn ttl(ms: u64) -> Ttl {
-    Ttl::new(Duration::from_millis(ms)).unwrap()
-}
-
-fn lease_config(ttl_ms: u64) -> LeaseConfig {
-    LeaseConfig {
-        ttl: ttl(ttl_ms),
-        renew: Renew::Every(Duration::from_millis(50)),
-        max_hold: None,
-        margin: Duration::ZERO,
-        kind: Kind::Exclusive,
-    }
-}
-
-pub(super) fn held(ttl_ms: u64) -> Arc<HeldLock> {
-    let lease_config = lease_config(ttl_ms);
-    held_for(lease_config, lease_config.ttl.as_duration())
-}
-
-fn held_for(lease_config: LeaseConfig, remaining: Duration) -> Arc<HeldLock> {
-    let lease = Lease::confirmed(lease_config, Clock::System.now(), remaining);
-    Arc::new(HeldLock::new(
-        &request(None),
-        None,
-        Clock::System,
-        lease,
-        Arc::default(),
-        Process::current(),
-    ))
-}
-
-fn request(origin: Option<u64>) -> ReleaseRequest {
-    ReleaseRequest {
-        key: key(),
-        owner_id: OwnerId::random(),
-        ttl: ttl(60_000),
-        entries: Vec::new(),
-        origin,
-        unconfirmed: None,
-        min_hold_until: None,
-        subject: ReleaseSubject::Guard,
-        kind: Kind::Exclusive,
-        label: "".into(),
-    }
-}
-
 const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until no job is open. Returns how many are left after ten seconds.
@@ -216,53 +161,6 @@ async fn panicked_work_is_repeated() {
     assert_eq!(reporter.read().panics, 4);
 }
 
-/// Waits until the thread has planned its next wakeup.
-async fn planned_wakeup(worker: &BackgroundWorker) -> u64 {
-    let started = Clock::System.now();
-    loop {
-        let nanos = worker.state.next_wakeup.load(Ordering::SeqCst);
-        if nanos != NOT_PLANNED {
-            return nanos;
-        }
-        assert!(Clock::System.now().since(started) < SOON);
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-#[tokio::test]
-async fn short_sections_never_enter_the_schedule() {
-    let store = Arc::new(Panicking::default());
-    store.steps.store(1, Ordering::Release);
-    let (worker, _) = start(&store);
-    let first = held(600_000);
-    let first_due = Clock::System.now().plus(Duration::from_millis(40));
-    worker.state.young.put(first_due.plus(SOON), &first);
-    worker.state.wake_for(first_due.plus(SOON));
-    let planned = planned_wakeup(&worker).await;
-    let steps = store.steps.load(Ordering::Acquire);
-    for _ in 0..1_000 {
-        let held = held(600_000);
-        worker.state.young.put(first_due.plus(SOON * 2), &held);
-        worker.state.wake_for(first_due.plus(SOON * 2));
-        assert_eq!(held.scheduled_at(), None);
-        held.release();
-        worker.untrack(&held);
-        assert_eq!((Arc::strong_count(&held), held.young_slot()), (1, None));
-    }
-    assert_eq!(worker.state.next_wakeup.load(Ordering::SeqCst), planned);
-    assert_eq!(store.steps.load(Ordering::Acquire), steps, "it was woken");
-}
-
-/// A released lock may be on its way from the young locks into the schedule.
-#[test]
-fn released_lock_does_not_stay_in_the_schedule() {
-    let mut schedule = Schedule::default();
-    let held = held(1_000);
-    held.release();
-    schedule.put(Moment::from_millis(1), &held);
-    assert_eq!((schedule.first(), held.scheduled_at()), (None, None));
-}
-
 #[tokio::test]
 async fn burst_of_releases_goes_out_in_bounded_batches() {
     const BURST: usize = 5_000;
@@ -297,58 +195,47 @@ async fn burst_of_transactions_does_not_delay_renewals() {
     assert!(store.most_alone.load(Ordering::Acquire) <= 2);
 }
 
+/// Returns the limits and the sizes of the batches in which leases with these limits are renewed.
+fn batches(limits: impl IntoIterator<Item = Duration>) -> Vec<(Duration, usize)> {
+    let deadlines = Arc::new(Deadlines::new(Clock::System, Arc::default()));
+    let mut limits = Vec::from_iter(limits);
+    for _ in &limits {
+        deadlines.put(Moment::from_millis(1), &held(1_000));
+    }
+    let taken = deadlines.take_due(Moment::from_millis(1));
+    let mut leases = taken.filter_map(|_, _| limits.pop());
+    leases.sort_descending();
+    std::iter::from_fn(|| next_batch(&mut leases))
+        .map(|(limit, batch)| (limit, batch.iter().count()))
+        .collect()
+}
+
 #[test]
 fn lease_that_ends_soon_does_not_limit_other_renewals() {
     let ms = Duration::from_millis;
     let timeout = ms(1_000);
     let lefts = [1, 20_000, 30, 40, 2, 20_001, 900, 1_001];
-    let leases = lefts
-        .map(|left| (timeout.min(ms(left)), held(1_000)))
-        .to_vec();
-    let batches = batches(leases);
-    let shapes: Vec<_> = batches
-        .iter()
-        .map(|(limit, locks)| (limit.as_millis(), locks.len()))
-        .collect();
-    assert_eq!(shapes, [(1, 2), (30, 2), (900, 4)]);
-    let many = (0..300).map(|_| (timeout, held(1_000))).collect();
-    let sizes: Vec<_> = super::renewal::batches(many)
-        .iter()
-        .map(|(_, locks)| locks.len())
-        .collect();
-    assert_eq!(sizes, [128, 128, 44]);
+    assert_eq!(
+        batches(lefts.map(|left| timeout.min(ms(left)))),
+        [(ms(1), 2), (ms(30), 2), (ms(900), 4)]
+    );
+    let sizes = batches([timeout; 300]).into_iter().map(|(_, size)| size);
+    assert_eq!(sizes.collect::<Vec<_>>(), [128, 128, 44]);
 }
 
-/// Renews leases that are about to end, while other threads look whether they have.
-#[test]
-fn lock_that_was_seen_as_lost_stays_lost() {
-    const ROUNDS: usize = 50;
-    // The client counts 3 ms of it.
-    let remaining = Duration::from_millis(5);
-    let nearly = Duration::from_micros(20);
-    for _ in 0..ROUNDS {
-        let held = held_for(lease_config(1_000), remaining);
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !held.is_lost() {}
-                    for _ in 0..100 {
-                        assert!(held.is_lost() && held.remaining().is_zero());
-                    }
-                });
-            }
-            for _ in 0..10 {
-                let end = held.deadline().unwrap();
-                while Clock::System.now().plus(nearly) < end {}
-                let renewal = RenewOutcome::Held {
-                    token: None,
-                    sent: Clock::System.now(),
-                    remaining,
-                };
-                if held.apply_renewal(Ok(renewal)).is_err() {
-                    break;
-                }
-            }
-        });
+#[tokio::test]
+async fn timer_ends_at_the_moment() {
+    let timer = Timer::new(Clock::System);
+    for ms in [20, 1, 0] {
+        let at = Clock::System.now().plus(Duration::from_millis(ms));
+        // An earlier sleep that was dropped leaves nothing behind.
+        let dropped = timer.sleep_until(at.minus(Duration::from_millis(5)));
+        let _elapsed = tokio::time::timeout(Duration::ZERO, dropped).await;
+        timer.sleep_until(at).await;
+        assert!(Clock::System.now() >= at);
     }
+    let at = Clock::System.now().plus(Duration::from_millis(20));
+    timer.sleep_in_parts(at).await;
+    assert!(Clock::System.now() >= at);
+    timer.sleep_until(Moment::from_nanos(0)).await;
 }

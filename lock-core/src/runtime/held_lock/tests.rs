@@ -1,0 +1,125 @@
+use super::*;
+use lock_protocol::cleanup::ReleaseSubject;
+use lock_protocol::dialect::Dialect;
+use lock_protocol::key::LockName;
+use lock_protocol::renew::Renew;
+use lock_protocol::ttl::Ttl;
+
+pub(in crate::runtime) fn key() -> LockKey {
+    LockKey::new("", &LockName::from("k")).unwrap()
+}
+
+fn ttl(ms: u64) -> Ttl {
+    Ttl::new(Duration::from_millis(ms)).unwrap()
+}
+
+fn lease_config(ttl_ms: u64) -> LeaseConfig {
+    LeaseConfig {
+        ttl: ttl(ttl_ms),
+        renew: Renew::Every(Duration::from_millis(50)),
+        max_hold: None,
+        margin: Duration::ZERO,
+        kind: Kind::Exclusive,
+    }
+}
+
+pub(in crate::runtime) fn held(ttl_ms: u64) -> Arc<HeldLock> {
+    let lease_config = lease_config(ttl_ms);
+    held_for(lease_config, lease_config.ttl.as_duration())
+}
+
+/// Returns a lock in this dialect.
+pub(in crate::runtime) fn held_in(dialect: Dialect) -> Arc<HeldLock> {
+    let lease_config = lease_config(60_000);
+    let mut request = request(None);
+    request.key = request.key.in_dialect(dialect);
+    make(&request, lease_config, lease_config.ttl.as_duration())
+}
+
+fn held_for(lease_config: LeaseConfig, remaining: Duration) -> Arc<HeldLock> {
+    make(&request(None), lease_config, remaining)
+}
+
+fn make(release: &ReleaseRequest, lease_config: LeaseConfig, remaining: Duration) -> Arc<HeldLock> {
+    let lease = Lease::confirmed(lease_config, Clock::System.now(), remaining);
+    Arc::new(HeldLock::new(
+        release,
+        None,
+        Clock::System,
+        lease,
+        Arc::default(),
+        Process::current(),
+    ))
+}
+
+pub(in crate::runtime) fn request(origin: Option<u64>) -> ReleaseRequest {
+    ReleaseRequest {
+        key: key(),
+        owner_id: OwnerId::random(),
+        ttl: ttl(60_000),
+        entries: Vec::new(),
+        origin,
+        unconfirmed: None,
+        min_hold_until: None,
+        subject: ReleaseSubject::Guard,
+        kind: Kind::Exclusive,
+        label: "".into(),
+    }
+}
+
+/// Renews leases that are about to end, while other threads look whether they have.
+#[test]
+fn lock_that_was_seen_as_lost_stays_lost() {
+    const ROUNDS: usize = 50;
+    // The client counts 3 ms of it.
+    let remaining = Duration::from_millis(5);
+    let nearly = Duration::from_micros(20);
+    for _ in 0..ROUNDS {
+        let held = held_for(lease_config(1_000), remaining);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !held.is_lost() {}
+                    for _ in 0..100 {
+                        assert!(held.is_lost() && held.remaining().is_zero());
+                    }
+                });
+            }
+            for _ in 0..10 {
+                let end = held.deadline().unwrap();
+                while Clock::System.now().plus(nearly) < end {}
+                let renewal = RenewOutcome::Held {
+                    token: None,
+                    sent: Clock::System.now(),
+                    remaining,
+                };
+                if held.apply_renewal(Ok(renewal)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+}
+
+/// The renewal waits for the mutex while a reader sees the end of the lease.
+#[test]
+fn renewal_that_comes_after_a_reader_saw_the_loss_does_not_renew() {
+    let remaining = Duration::from_millis(30);
+    let held = held_for(lease_config(1_000), remaining);
+    let end = held.deadline().unwrap();
+    std::thread::scope(|scope| {
+        let reader = held.state.lock();
+        let renewing = scope.spawn(|| {
+            held.apply_renewal(Ok(RenewOutcome::Held {
+                token: None,
+                sent: Clock::System.now(),
+                remaining: Duration::from_secs(1),
+            }))
+        });
+        std::thread::sleep(end.since(Clock::System.now()));
+        assert!(reader.lease.is_lost(Clock::System.now()));
+        drop(reader);
+        assert!(renewing.join().unwrap().is_err());
+    });
+    assert!(held.is_lost());
+}

@@ -260,6 +260,7 @@ impl MemoryStore {
             server_ms: Some(server_ms(now)),
             run_id: UNKNOWN_RUN_ID,
             more: false,
+            notified_others: false,
         }
     }
 

@@ -60,6 +60,8 @@ pub struct ReleaseOutcome {
     pub run_id: u64,
     /// The queue has more dead waiters than one call removes. The caller sends the release again.
     pub more: bool,
+    /// Other clients received a message about the release. Always false in dialects that hand a lock over.
+    pub notified_others: bool,
 }
 
 impl ReleaseOutcome {
@@ -70,6 +72,7 @@ impl ReleaseOutcome {
             server_ms: Some(ServerMs::LAST),
             run_id: UNKNOWN_RUN_ID,
             more: false,
+            notified_others: false,
         }
     }
 
@@ -88,6 +91,7 @@ impl ReleaseOutcome {
             server_ms: server_us.map(ServerMs::from_micros),
             run_id: UNKNOWN_RUN_ID,
             more: reply.more,
+            notified_others: false,
         }
     }
 
@@ -98,6 +102,7 @@ impl ReleaseOutcome {
             server_ms: Some(server_ms),
             run_id: UNKNOWN_RUN_ID,
             more: false,
+            notified_others: false,
         }
     }
 

@@ -27,10 +27,7 @@ use crate::config::Settings;
 use crate::sync::Mutex;
 use lock_protocol::ttl::whole_millis;
 
-mod pauses;
 mod run;
-
-use pauses::ReleasePauses;
 
 pub(super) use run::{needs_lanes, split};
 
@@ -46,7 +43,6 @@ pub(super) struct RedisClient {
     pub(super) transactions: Pool,
     /// Held by the exchange of the calls that run in turn.
     in_turn: tokio::sync::Mutex<()>,
-    pauses: ReleasePauses,
     /// It was reported that the server refuses messages.
     is_refusal_of_messages_known: AtomicBool,
     server_clock: Mutex<ServerClock>,
@@ -100,7 +96,6 @@ impl RedisClient {
             codecs: codecs(settings, is_cluster, config.deadlines.clone()),
             transactions: Pool::for_each_runtime(transactions),
             in_turn: tokio::sync::Mutex::default(),
-            pauses: ReleasePauses::default(),
             is_refusal_of_messages_known: AtomicBool::new(false),
             server_clock: Mutex::default(),
             server_process: Mutex::default(),

@@ -43,13 +43,6 @@ impl RedisClient {
         deadline: Deadline,
     ) {
         let began = self.begin_command();
-        if let [call] = calls
-            && let OpKind::Acquire(sent) = &call.op.kind
-            && sent.key.dialect().notifies_all_waiters()
-            && !sent.was_sent()
-        {
-            Box::pin(self.wait_after_release(&sent.key)).await;
-        }
         if together != Together::Each && calls.len() > 1 {
             Box::pin(self.run_set(calls, together, deadline)).await;
         } else if self.find_lanes(calls) == Lane::Shared {

@@ -254,7 +254,11 @@ impl ManagerInner {
                     };
                     let now = self.clock().now();
                     match result {
-                        Ok(outcome) => release.on_reply(outcome, now),
+                        Ok(outcome) => {
+                            let key = &release.request().key;
+                            self.notifications.on_release(key, &outcome, now);
+                            release.on_reply(outcome, now)
+                        }
                         Err(error) => release.on_failure(error, now),
                     }
                 }

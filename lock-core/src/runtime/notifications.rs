@@ -2,16 +2,27 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::store::NotificationSink;
 use crate::sync::Mutex;
 use crate::telemetry::Reporter;
+use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::clock::Moment;
 use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::key::LockKey;
 use lock_protocol::local_queue::{LocalPosition, LocalQueue, ObservedExpiry, Peers, QueuePlace};
 use lock_protocol::mailbox::{Mailbox, Notification};
 use lock_protocol::owner_id::{OwnerId, ShortId};
+
+/// How long a new acquire waits after a release of the same key that other clients were notified of. Without this pause,
+/// one process acquiring in a loop wins nearly all turns, because the others first have to receive the message.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Pauses that have ended are removed when there are more.
+const MANY_PAUSES: usize = 64;
 
 /// The mailbox of one waiter.
 #[derive(Debug, Default)]
@@ -52,6 +63,8 @@ pub(crate) struct Notifications {
     /// The keys whose release was announced since the worker has looked.
     released: Mutex<HashSet<Arc<str>>>,
     has_released: Notify,
+    /// Until when new acquires of keys pause.
+    pauses: Mutex<HashMap<Arc<str>, Moment>>,
     /// Notified when all leases have to be renewed.
     wants_renewals: Notify,
     reporter: Arc<Reporter>,
@@ -133,6 +146,25 @@ impl Notifications {
     /// Dropping the future loses nothing.
     pub(crate) async fn renewals_wanted(&self) {
         self.wants_renewals.notified().await;
+    }
+
+    /// Records a release. After one that other clients were notified of, they have their chance first.
+    pub(crate) fn on_release(&self, key: &LockKey, outcome: &ReleaseOutcome, now: Moment) {
+        if !outcome.notified_others {
+            return;
+        }
+        let mut pauses = self.pauses.lock();
+        if pauses.len() >= MANY_PAUSES {
+            pauses.retain(|_, until| *until > now);
+        }
+        pauses.insert(key.text(), now.plus(PAUSE));
+    }
+
+    /// Returns how long a new acquire of this key has to pause.
+    pub(crate) fn pause_before_acquire(&self, key: &LockKey, now: Moment) -> Option<Duration> {
+        let until = *self.pauses.lock().get(key.as_str())?;
+        // At most that long: the clock may have been read before the release.
+        Some(until.since(now).min(PAUSE)).filter(|pause| !pause.is_zero())
     }
 
     pub(crate) fn is_registered(&self, owner_id: OwnerId) -> bool {

@@ -358,7 +358,11 @@ async fn release(
         } = one;
         let now = inner.clock().now();
         let step = match reply {
-            Ok(outcome) => release.on_reply(outcome, now),
+            Ok(outcome) => {
+                let key = &release.request().key;
+                inner.notifications.on_release(key, &outcome, now);
+                release.on_reply(outcome, now)
+            }
             Err(error) => release.on_failure(error, now),
         };
         outcomes[acquired_at] = inner.finish_release(&mut release, step).await;

@@ -192,9 +192,12 @@ macro_rules! perform {
             Action::Acquire { limit } => {
                 $pending.enter_local_queue();
                 let result = {
+                    let mut deadline = Deadline::after($pending.inner.clock(), limit);
+                    if let Some(pause) = $pending.pause() {
+                        deadline = Box::pin(pause_before(pause, deadline)).await;
+                    }
                     let mut call = Call::new(OpKind::Acquire($pending.acquisition.sent_mut()));
-                    let (store, clock) = (&$pending.inner.store, $pending.inner.clock());
-                    let deadline = Deadline::after(clock, limit);
+                    let store = &$pending.inner.store;
                     store.call(&mut [&mut call], Together::Each, deadline).await;
                     call.acquired()
                 };
@@ -207,6 +210,12 @@ macro_rules! perform {
             Action::StartOver => $pending.start_over(),
         }
     };
+}
+
+/// Pauses, and returns the deadline: kept here, it doesn't enlarge the future of each waiter.
+async fn pause_before(pause: Duration, deadline: Deadline) -> Deadline {
+    tokio::time::sleep(pause).await;
+    deadline
 }
 
 /// Performs the actions of the acquisition until it is done.
@@ -273,6 +282,18 @@ impl PendingAcquire {
     pub(super) fn enter_local_queue(&mut self) {
         if self.key().dialect().notifies_all_waiters() {
             self.peers.enter(None, None);
+        }
+    }
+
+    /// Returns how long to pause before the first command, so that other clients have their chance after a release that
+    /// they were notified of.
+    fn pause(&self) -> Option<Duration> {
+        let is_new = !self.acquisition.sent().was_sent();
+        if is_new && self.key().dialect().notifies_all_waiters() {
+            let notifications = &self.inner.notifications;
+            notifications.pause_before_acquire(self.key(), self.now())
+        } else {
+            None
         }
     }
 

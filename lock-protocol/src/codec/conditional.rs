@@ -345,6 +345,7 @@ fn settled(was_owner: bool, server_us: Option<u64>, link: &LinkFacts<'_>) -> Out
         server_ms: server_us.map(ServerMs::from_micros),
         run_id: link.run_id,
         more: false,
+        notified_others: false,
     };
     Outcome::Released(outcome)
 }

@@ -41,7 +41,6 @@ use lock_protocol::codec::operators::freed;
 use lock_protocol::codec::{
     Channel, CodecEvent, ExchangeFacts, Lane, LinkFacts, Notes, Progress, Step,
 };
-use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockKey;
 use lock_protocol::op::{Op, OpKind, Outcome, Refusal};
 use lock_protocol::resp::{CommandBuf, LOCK_REPLY, Replies, Reply, ScriptsBy};
@@ -359,21 +358,30 @@ impl RedisClient {
             let codec = self.codecs.of(&call.op);
             let progress = codec.read(&mut call.op, link, &mut part, &mut notes);
             is_disturbed |= notes.event == Some(CodecEvent::TransactionRepeated);
-            self.record(connection, link, &call.op, notes);
-            if let Progress::Done(outcome) = progress {
+            let notified_others = self.record(connection, link, &call.op, notes);
+            if let Progress::Done(mut outcome) = progress {
+                if let Ok(Outcome::Released(released)) = &mut outcome {
+                    released.notified_others = notified_others;
+                }
                 end(connection, call, outcome);
             }
         }
         is_disturbed
     }
 
-    /// Records what the replies say beside the outcome.
-    fn record(&self, connection: &Connection, link: &LinkFacts<'_>, op: &Op<'_>, notes: Notes) {
+    /// Records what the replies say beside the outcome. Returns whether other clients received a message about a release.
+    fn record(
+        &self,
+        connection: &Connection,
+        link: &LinkFacts<'_>,
+        op: &Op<'_>,
+        notes: Notes,
+    ) -> bool {
         if let Some(server_us) = notes.server_us {
             self.record_server_time(connection, op.sent_at, server_us);
         }
         let (Some(event), Some(key)) = (notes.event, op.key()) else {
-            return;
+            return false;
         };
         match event {
             CodecEvent::ExpiryRepaired => {
@@ -385,9 +393,6 @@ impl RedisClient {
                 self.reporter.emit(&LockEvent::TransactionRepeated { lock });
             }
             CodecEvent::ReleaseHeard { receivers, refused } => {
-                if receivers > self.channels.own_subscriptions(key, link.run_id) {
-                    self.pauses.begin(key);
-                }
                 if let Some(refused) = refused
                     && !self
                         .is_refusal_of_messages_known
@@ -395,8 +400,10 @@ impl RedisClient {
                 {
                     self.report_refused_messages(&refused);
                 }
+                return receivers > self.channels.own_subscriptions(key, link.run_id);
             }
         }
+        false
     }
 
     fn report_refused_messages(&self, error: &str) {
@@ -529,13 +536,6 @@ impl RedisClient {
             return (is_up, key.text());
         }
         self.channels.native_up_for(key, link.run_id, limit).await
-    }
-
-    /// Lets other clients have their chance first, if they were just notified of a release of this key.
-    pub(in crate::redis) async fn wait_after_release(&self, key: &LockKey) {
-        if let Dialect::Redisson { .. } = key.dialect() {
-            self.pauses.wait(key).await;
-        }
     }
 }
 

@@ -320,6 +320,9 @@ fn apply_result(
     let waited_before = task.shutdown_waits();
     let error = match result {
         Ok(outcome) => {
+            let key = &task.request().key;
+            let notifications = &runner.context.notifications;
+            notifications.on_release(key, &outcome, now);
             task.on_reply(&outcome, now);
             None
         }

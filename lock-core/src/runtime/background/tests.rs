@@ -32,6 +32,7 @@ fn released() -> ReleaseOutcome {
         server_ms: Some(ServerMs::new(1)),
         run_id: 0,
         more: false,
+        notified_others: false,
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use lock_protocol::clock::Moment;
+use lock_protocol::key::LockName;
 use lock_protocol::mailbox::Grant;
 
 fn waiter(notifications: &Arc<Notifications>, owner_id: OwnerId) -> LocalPeers {
@@ -178,4 +178,30 @@ fn owner_id_that_does_not_wait_gets_no_notification() {
     );
     notifications.remove(owner_id);
     assert!(!notifications.is_registered(owner_id));
+}
+
+#[test]
+fn acquire_pauses_after_a_release_that_others_were_notified_of() {
+    let notifications = Notifications::default();
+    let key = |name: &str| LockKey::new("", &LockName::from(name.to_owned())).unwrap();
+    let released = ReleaseOutcome::already_released();
+    let notified = ReleaseOutcome {
+        notified_others: true,
+        ..released
+    };
+    let now = Moment::from_millis(100);
+    let pause = |name, ms| notifications.pause_before_acquire(&key(name), Moment::from_millis(ms));
+    notifications.on_release(&key("k"), &released, now);
+    assert_eq!(pause("k", 100), None);
+    notifications.on_release(&key("k"), &notified, now);
+    assert_eq!(pause("k", 100), Some(PAUSE));
+    assert_eq!(pause("k", 99), Some(PAUSE), "no longer");
+    assert_eq!(pause("k", 101), Some(PAUSE / 2));
+    assert_eq!(pause("k", 102), None);
+    assert_eq!(pause("other", 100), None);
+    for number in 0..2 * MANY_PAUSES {
+        let now = now.plus(PAUSE * u32::try_from(number).unwrap());
+        notifications.on_release(&key(&number.to_string()), &notified, now);
+    }
+    assert!(notifications.pauses.lock().len() <= MANY_PAUSES);
 }

@@ -259,7 +259,7 @@ fn renew_due(state: &Arc<WorkerState>, due: Taken, now: Moment) {
 /// that ends soon would limit the time of its whole batch. The leases are in descending order.
 fn next_batch(leases: &mut Taken<Duration>) -> Option<(Duration, Taken<Duration>)> {
     // Transactions run one after another: no other lease is to wait for their replies.
-    let goes_alone = |held: &HeldLock| held.key.dialect().capabilities().without_scripts;
+    let goes_alone = |held: &HeldLock| held.key.dialect().capabilities().works_without_scripts();
     let mut shortest_first = leases.iter().rev();
     let (limit, first) = shortest_first.next()?;
     let limit = *limit;

@@ -357,7 +357,7 @@ pub(crate) async fn release_after_body(guards: &[LockGuard]) -> Released {
         if !outcome.is_some_and(|outcome| outcome.was_owner) {
             guard.acquired.inner.reporter.release_failed();
         }
-        outcome.cloned()
+        outcome.copied()
     };
     Released(
         guards

@@ -1,4 +1,4 @@
-//! What a [`LockRequest`](crate::LockRequest) is for, and what comes of it.
+//! What a [`LockRequest`] is for, and what comes of it.
 //!
 //! [`One`], [`Names`] and `Declared` are its targets, and [`Acquiring`] is the future of its
 //! [`acquire`](crate::LockRequest::acquire). Most programs never write these names: they call

@@ -276,6 +276,10 @@ impl LockSet {
 }
 
 /// Iterates over the guards, in the order of their keys.
+#[expect(
+    clippy::into_iter_without_iter,
+    reason = "`guards` returns a slice, which has it"
+)]
 impl<'a> IntoIterator for &'a LockSet {
     type Item = &'a LockGuard;
     type IntoIter = std::slice::Iter<'a, LockGuard>;

@@ -21,8 +21,10 @@ use super::quorum::QuorumStore;
 use super::sentinel::SentinelWatch;
 use super::single::RedisStore;
 use crate::config::Settings;
+#[cfg(feature = "quorum")]
+use crate::error::InvalidSetting;
 use crate::error::texts::clocks_differ;
-use crate::error::{BackendErrorKind, InvalidSetting, LockError};
+use crate::error::{BackendErrorKind, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};

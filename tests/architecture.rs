@@ -13,7 +13,7 @@ mod tree;
 /// The modules of lock-core, from the bottom up: each imports from its own level and from below.
 const LEVELS: [&[&str]; 13] = [
     &["sync"],
-    &["error", "config", "telemetry"],
+    &["error", "config", "dialect", "telemetry"],
     &["store"],
     &["memory", "faulty"],
     &["redis"],

@@ -22,8 +22,6 @@ mod shutdown;
 #[cfg(feature = "redis")]
 pub(crate) mod texts;
 
-#[doc(no_inline)]
-pub use crate::LockError;
 #[doc(inline)]
 pub use lock_protocol::dialect::InvalidDialectReason;
 #[doc(inline)]
@@ -36,6 +34,8 @@ pub use lock_protocol::kind::InvalidKindReason;
 pub use self::backend::{BackendError, BackendErrorKind};
 pub(crate) use self::holder::{Holder, HolderState, without_tag};
 pub use self::invalid::{InvalidOverrideReason, InvalidSetting};
+#[doc(no_inline)]
+pub use self::lock_error::LockError;
 pub use self::shutdown::ShutdownIncomplete;
 
 #[cfg(test)]

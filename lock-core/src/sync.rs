@@ -88,8 +88,7 @@ mod counting {
 
 /// Returns how many mutexes of this library the calling thread holds. Only in debug builds, for the
 /// tests of this project.
-#[cfg(debug_assertions)]
-#[doc(hidden)]
+#[cfg(all(debug_assertions, feature = "testing"))]
 #[must_use]
 pub fn held_mutexes() -> usize {
     counting::held()

@@ -153,7 +153,8 @@ async fn main() {
 const DECLARED: &str = r#"
 #![deny(warnings)]
 
-use locks::{distributed_lock, Held, Lock, LockError, LockManager, LockSet, Read};
+use locks::typed::Read;
+use locks::{distributed_lock, Held, Lock, LockError, LockManager, LockSet};
 
 /// The derive takes the crate's other name from its own options.
 #[derive(Lock)]

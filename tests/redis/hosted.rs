@@ -369,6 +369,29 @@ async fn another_process_is_asked_for_resp3_again() {
     .await;
 }
 
+/// The background worker, which gets the notifications, connects first to the new process, still in RESP2. Nothing ever
+/// cuts its connection.
+#[tokio::test]
+async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [hello(HelloRefusal::Unknown)]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    let before = locks.lock("before").acquire().await.unwrap();
+    stand_in.set([]);
+    server.restart();
+    stand_in.cut_all();
+    drop(before);
+    eventually_async(SOON, async || locks.health().cleanups_open == 0).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
+    eventually_async(SOON, async || {
+        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
+    })
+    .await;
+    held.release().await.unwrap();
+    granted(SOON, waiting).await.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn wrong_password_is_not_tried_in_resp2() {
     let server = RedisServer::options().password("sesame").start();

@@ -153,8 +153,15 @@ async fn connection(client: &RedisClient) -> Result<Arc<Connection>, LockError> 
     if !client.pool.connector.can_subscribe() {
         return Err(no_notifications());
     }
+    let pool = &client.pool;
     let deadline = Deadline::after(Clock::System, client.command_timeout);
-    let connection = client.pool.for_current_runtime(deadline).await?;
+    let mut connection = pool.for_current_runtime(deadline).await?;
+    if !connection.has_pushes && pool.connector.can_subscribe() {
+        // It was opened while the server refused RESP3, and would stay as it is for as long as it works.
+        pool.replace(&connection);
+        drop(connection);
+        connection = pool.for_current_runtime(deadline).await?;
+    }
     // The server may have refused RESP3 just now.
     if !connection.has_pushes {
         return Err(no_notifications());

@@ -246,6 +246,18 @@ impl Pool {
         }
     }
 
+    /// Lets the next caller open another connection. Calls on this one go on, and then it closes.
+    pub(super) fn replace(&self, connection: &Arc<Connection>) {
+        for runtime in self.connections() {
+            let replaced = {
+                let mut state = runtime.state.lock();
+                let is_it = matches!(&state.dial, Dial::Up(up, ..) if Arc::ptr_eq(up, connection));
+                is_it.then(|| state.let_go())
+            };
+            drop(replaced);
+        }
+    }
+
     /// Closes the connections that had no use between this search and the fifth one before it. The next caller opens
     /// another one.
     #[cfg(feature = "cluster")]
@@ -257,11 +269,7 @@ impl Pool {
             let closed = {
                 let mut state = runtime.state.lock();
                 let is_idle = matches!(state.dial, Dial::Up(..)) && state.idle.found(uses);
-                is_idle.then(|| {
-                    state.was_up = false;
-                    state.idle = Idle::default();
-                    std::mem::replace(&mut state.dial, Dial::Idle)
-                })
+                is_idle.then(|| state.let_go())
             };
             drop(closed);
         }
@@ -462,6 +470,17 @@ impl DialState {
         self.was_up = true;
         let up = Dial::Up(Arc::clone(connection), Clock::System.now());
         std::mem::replace(&mut self.dial, up)
+    }
+
+    /// Uses the connection no longer, although it works. The next one is no reconnect. Returns what is to be dropped
+    /// outside of the mutex.
+    fn let_go(&mut self) -> Dial {
+        self.was_up = false;
+        #[cfg(feature = "cluster")]
+        {
+            self.idle = Idle::default();
+        }
+        std::mem::replace(&mut self.dial, Dial::Idle)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Holder, LockError, LockManager, LossReason};
+use lock_core::{Holder, LockError, LockManager, LockSet, LossReason};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -22,12 +22,10 @@ use crate::view;
 
 mod child;
 pub(crate) mod guard_process;
-mod held;
 mod processes;
 mod signals;
 
 use child::{Child, Ended};
-use held::Held;
 use signals::{Event, Signals};
 
 /// The longest default of `--kill-after`.
@@ -123,26 +121,21 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Acquires the lock with its whole ttl.
-    async fn acquire(&self, locks: &LockManager) -> Result<Held, LockError> {
+    async fn acquire(&self, locks: &LockManager) -> Result<LockSet, LockError> {
         let args = &self.args;
         let wait = args.wait.unwrap_or_default();
-        // The two kinds of requests have the same settings, and no type in common.
-        macro_rules! acquire {
-            ($request:expr) => {{
-                let mut request = $request.kind(args.kind()).ttl(args.ttl).wait(wait);
-                if let Some(max_hold) = args.max_hold {
-                    request = request.max_hold(max_hold);
-                }
-                if let Some(min_hold) = args.min_hold {
-                    request = request.min_hold(min_hold);
-                }
-                request.acquire().await?
-            }};
+        let mut request = locks
+            .lock_all(args.names.iter().map(String::as_str))
+            .kind(args.kind())
+            .ttl(args.ttl)
+            .wait(wait);
+        if let Some(max_hold) = args.max_hold {
+            request = request.max_hold(max_hold);
         }
-        let held = match args.names.as_slice() {
-            [name] => Held::One(acquire!(locks.lock(name.as_str()))),
-            names => Held::Set(acquire!(locks.lock_all(names.iter().map(String::as_str)))),
-        };
+        if let Some(min_hold) = args.min_hold {
+            request = request.min_hold(min_hold);
+        }
+        let held = request.acquire().await?;
         // A handover gives a lease of two seconds at most. When this process is killed right after the
         // command has begun, the guard process needs `--kill-after` before the lease ends.
         held.renew().await?;
@@ -228,7 +221,7 @@ impl Job<'_> {
     async fn work(
         &self,
         locks: &LockManager,
-        guard: Held,
+        guard: LockSet,
         mut signals: Signals,
     ) -> Result<Exit, Failure> {
         let mut child = match Child::spawn(self, &guard) {
@@ -279,7 +272,7 @@ impl Job<'_> {
     async fn lost(
         &self,
         locks: &LockManager,
-        guard: Held,
+        guard: LockSet,
         mut child: Child,
         mut signals: Signals,
     ) -> Result<Exit, Failure> {
@@ -328,7 +321,7 @@ impl Job<'_> {
         format!("it ends within {}", human(self.args.ttl))
     }
 
-    fn loss_reason(&self, guard: &Held) -> String {
+    fn loss_reason(&self, guard: &LockSet) -> String {
         let reason = match (guard.loss_reason(), self.args.max_hold) {
             (Some(LossReason::MaxHold), Some(max_hold)) => {
                 format!("held for the `--max-hold` of {}", human(max_hold))
@@ -340,7 +333,7 @@ impl Job<'_> {
     }
 
     /// Releases the lock. The code of CMD stays, whatever happens here.
-    async fn release(&self, locks: &LockManager, guard: Held) {
+    async fn release(&self, locks: &LockManager, guard: LockSet) {
         let limit = Instant::now() + connect::RELEASE_TIMEOUT;
         let Err(error) = guard.release().await else {
             return;

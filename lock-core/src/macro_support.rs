@@ -42,12 +42,11 @@ pub use self::options::{
     checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
-    MapOutcome, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
+    MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
     run_body_then_release,
 };
 // The option `crate` imports the crate by this path.
 pub use crate as lock_core;
-pub use crate::run::OnLost;
 pub use crate::typed::declaration::{Declaration, ExclusiveKind, ReadWriteKind, SemaphoreKind};
 pub use lock_macros::__lock_name;
 pub use lock_protocol::kind::Kind;

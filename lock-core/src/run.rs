@@ -29,15 +29,6 @@ use std::task::{Context, Poll};
 use crate::error::LockError;
 use crate::guard::{Holding, LossSignal, release_after_body};
 
-/// The effect of a lost lock on the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLost {
-    /// The body is not polled again, and the caller drops it.
-    Cancel,
-    /// The body runs to its end, once it has begun.
-    Continue,
-}
-
 /// Polls a body while its locks are held.
 pub(crate) struct BodyRun<'a, H> {
     held: &'a H,
@@ -46,21 +37,28 @@ pub(crate) struct BodyRun<'a, H> {
 
 /// How the next poll looks at the loss.
 enum Look {
-    /// Before the first poll of a body that a later loss doesn't end.
-    Once,
     Always(LossSignal),
+    /// Before the first poll of a body that a later loss doesn't end.
+    #[cfg(feature = "macros")]
+    Once,
+    #[cfg(feature = "macros")]
     Never,
 }
 
 impl<'a, H: Holding> BodyRun<'a, H> {
-    pub(crate) fn new(held: &'a H, on_lost: OnLost) -> Self {
-        let look = match on_lost {
-            OnLost::Cancel => Look::Always(held.loss()),
-            OnLost::Continue => Look::Once,
-        };
+    pub(crate) fn new(held: &'a H) -> Self {
+        let look = Look::Always(held.loss());
         Self { held, look }
     }
 
+    /// For a body that runs to its end once it has begun, even if the lock is lost.
+    #[cfg(feature = "macros")]
+    pub(crate) fn to_the_end(held: &'a H) -> Self {
+        let look = Look::Once;
+        Self { held, look }
+    }
+
+    #[cfg(feature = "macros")]
     pub(crate) fn held(&self) -> &'a H {
         self.held
     }
@@ -72,11 +70,13 @@ impl<'a, H: Holding> BodyRun<'a, H> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<F::Output, LockError>> {
         let is_lost = match &mut self.look {
+            Look::Always(loss) => Pin::new(loss).poll(cx).is_ready(),
+            #[cfg(feature = "macros")]
             Look::Once => {
                 self.look = Look::Never;
                 self.held.is_any_lost()
             }
-            Look::Always(loss) => Pin::new(loss).poll(cx).is_ready(),
+            #[cfg(feature = "macros")]
             Look::Never => false,
         };
         if is_lost {
@@ -93,7 +93,7 @@ pub(crate) async fn run<H: Holding, T>(
     body: impl AsyncFnOnce(&H) -> T,
 ) -> Result<T, LockError> {
     let out = {
-        let mut run = BodyRun::new(&held, OnLost::Cancel);
+        let mut run = BodyRun::new(&held);
         let mut body = pin!(body(&held));
         std::future::poll_fn(|cx| run.poll(body.as_mut(), cx)).await?
     };
@@ -110,7 +110,7 @@ pub(crate) async fn run_until<H: Holding, T>(
     end: impl Future<Output = ()>,
 ) -> Result<Option<T>, LockError> {
     let out = {
-        let mut run = BodyRun::new(&held, OnLost::Cancel);
+        let mut run = BodyRun::new(&held);
         let mut body = pin!(body);
         let mut end = pin!(end);
         // The end comes first: a body does not begin after a shutdown. Its error, if the lock is lost too, is the loss.
@@ -128,7 +128,7 @@ pub(crate) async fn run_until<H: Holding, T>(
     Ok(out)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "macros"))]
 mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
@@ -145,27 +145,32 @@ mod tests {
         request.renew(Renew::Never).acquire().await.unwrap()
     }
 
+    async fn finish<T>(
+        mut run: BodyRun<'_, LockGuard>,
+        body: impl Future<Output = T>,
+    ) -> Result<T, LockError> {
+        let mut body = pin!(body);
+        poll_fn(|cx| run.poll(body.as_mut(), cx)).await
+    }
+
     #[tokio::test(start_paused = true)]
     async fn body_does_not_begin_after_the_loss() {
-        for on_lost in [OnLost::Cancel, OnLost::Continue] {
-            let guard = held_for_the_ttl().await;
-            let mut run = BodyRun::new(&guard, on_lost);
-            tokio::time::sleep(2 * TTL).await;
-            let mut body = pin!(async { panic!("the body runs without its lock") });
-            let outcome: Result<(), _> = poll_fn(|cx| run.poll(body.as_mut(), cx)).await;
-            assert!(outcome.unwrap_err().is_lost(), "{on_lost:?}");
+        let guard = held_for_the_ttl().await;
+        let runs = [BodyRun::new(&guard), BodyRun::to_the_end(&guard)];
+        tokio::time::sleep(2 * TTL).await;
+        for run in runs {
+            let outcome = finish(run, async { panic!("the body runs without its lock") });
+            assert!(outcome.await.is_err_and(|error: LockError| error.is_lost()));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_body_with_on_lost_continue_outlives_the_lock() {
-        for on_lost in [OnLost::Cancel, OnLost::Continue] {
-            let guard = held_for_the_ttl().await;
-            let mut run = BodyRun::new(&guard, on_lost);
-            let mut body = pin!(async { tokio::time::sleep(2 * TTL).await });
-            let outcome = poll_fn(|cx| run.poll(body.as_mut(), cx)).await;
-            assert_eq!(outcome.is_ok(), on_lost == OnLost::Continue);
-        }
+    async fn only_a_body_that_runs_to_the_end_outlives_the_lock() {
+        let body = || tokio::time::sleep(2 * TTL);
+        let guard = held_for_the_ttl().await;
+        assert!(finish(BodyRun::new(&guard), body()).await.is_err());
+        let guard = held_for_the_ttl().await;
+        assert!(finish(BodyRun::to_the_end(&guard), body()).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,12 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lock_core::LockGuard;
+use lock_core::{LockGuard, LockSet};
 use rustix::process::{Pid, Signal};
 use tokio::time::Instant;
 
 use super::Job;
-use super::held::Held;
 use super::processes::{self, ChildEnd};
 use super::signals::{Event, Signals};
 
@@ -45,7 +44,7 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts the guard process, which starts CMD.
-    pub(super) fn spawn(job: &Job<'_>, held: &Held) -> io::Result<Self> {
+    pub(super) fn spawn(job: &Job<'_>, held: &LockSet) -> io::Result<Self> {
         let args = &job.args;
         let is_on_terminal = io::stdin().is_terminal();
         let mut command = Command::new(this_program()?);
@@ -172,7 +171,7 @@ impl Child {
 const OF_LOCKS: [&str; 3] = ["LOCKCTL_NAME", "LOCKCTL_KEY", "LOCKCTL_FENCING_TOKEN"];
 
 /// Tells the command which locks it has. What a surrounding lockctl said of its own is removed.
-fn name_locks(command: &mut Command, job: &Job<'_>, held: &Held) {
+fn name_locks(command: &mut Command, job: &Job<'_>, held: &LockSet) {
     for (variable, _) in env::vars_os() {
         let text = variable.to_string_lossy();
         let of_lock = |name: &&str| {

@@ -8,7 +8,16 @@ use std::task::{Context, Poll, ready};
 use super::call::{Acquire, AcquireFuture, GuardSlot};
 use crate::error::LockError;
 use crate::guard::{Holding, Released, release_after_body};
-use crate::run::{BodyRun, OnLost};
+use crate::run::BodyRun;
+
+/// The effect of a lost lock on the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLost {
+    /// The body is not polled again, and the caller drops it.
+    Cancel,
+    /// The body runs to its end, once it has begun.
+    Continue,
+}
 
 /// The state of one call, without its body.
 struct CallProgress<'a, A: Acquire> {
@@ -82,7 +91,11 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
                 unreachable!("it was this stage a moment ago");
             };
             let held = self.slot.held.get_or_init(|| acquire.into_held(granted));
-            self.stage = CallStage::Running(BodyRun::new(held, self.on_lost));
+            let run = match self.on_lost {
+                OnLost::Cancel => BodyRun::new(held),
+                OnLost::Continue => BodyRun::to_the_end(held),
+            };
+            self.stage = CallStage::Running(run);
         }
         Poll::Ready(Ok(()))
     }

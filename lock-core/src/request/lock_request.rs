@@ -101,16 +101,19 @@ impl Named for One {}
 impl Named for Names {}
 
 pub(crate) trait NamesLocks {
+    #[cfg(feature = "macros")]
     fn names(&self) -> &[LockName];
 }
 
 impl NamesLocks for One {
+    #[cfg(feature = "macros")]
     fn names(&self) -> &[LockName] {
         std::slice::from_ref(&self.0)
     }
 }
 
 impl NamesLocks for Names {
+    #[cfg(feature = "macros")]
     fn names(&self) -> &[LockName] {
         &self.0
     }

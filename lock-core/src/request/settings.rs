@@ -81,6 +81,7 @@ impl Settings {
     }
 
     /// Returns how long the request waits, unless an override says something else.
+    #[cfg(feature = "testing")]
     pub(super) fn wait(&self) -> Duration {
         let default = self.inner.settings.default_wait;
         self.times.wait.unwrap_or(default)

@@ -238,6 +238,25 @@ async fn acquire_after_a_release_that_others_heard_waits_for_2_ms() {
     }
 }
 
+/// The locks of a set go out one by one, and the pause is before the first.
+#[tokio::test]
+async fn set_after_a_release_that_others_heard_waits_for_2_ms() {
+    let server = RedisServer::start();
+    let (locks, _) = connect(&server).await;
+    let mut other = server.connect().unwrap();
+    other.call(&["SUBSCRIBE", CHANNEL]).unwrap();
+    for wait in [Duration::ZERO, SOON] {
+        let set = || locks.lock_all([NAME, "other"]).wait(wait).acquire();
+        let held = set().await.unwrap();
+        let releasing = Instant::now();
+        held.release().await.unwrap();
+        let next = set().await.unwrap();
+        let paused = releasing.elapsed();
+        assert!(paused >= ms(2), "{paused:?}");
+        next.release().await.unwrap();
+    }
+}
+
 /// After the connection broke, waiters poll until there is a new subscription.
 #[tokio::test]
 async fn broken_subscription_is_made_again() {

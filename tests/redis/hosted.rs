@@ -392,6 +392,32 @@ async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
     granted(SOON, waiting).await.release().await.unwrap();
 }
 
+/// Renewals go over the connection in RESP2. The server doesn't admit another one.
+#[tokio::test]
+async fn connection_in_resp2_stays_while_no_other_one_can_be_made() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [hello(HelloRefusal::Unknown)]);
+    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
+    let before = locks.lock("before").acquire().await.unwrap();
+    stand_in.set([]);
+    server.restart();
+    stand_in.cut_all();
+    drop(before);
+    eventually_async(SOON, async || locks.health().cleanups_open == 0).await;
+    let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
+    let mut admin = server.connect().unwrap();
+    admin
+        .call(&["CONFIG", "SET", "requirepass", "sesame"])
+        .unwrap();
+    let waiting = tokio::spawn(locks.lock(NAME).wait(LONG).acquire());
+    eventually_async(SOON, async || locks.health().waiting == 1).await;
+    tokio::time::sleep(ms(2000)).await;
+    assert!(!held.is_lost(), "{:?}", held.loss_reason());
+    held.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    next.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn wrong_password_is_not_tried_in_resp2() {
     let server = RedisServer::options().password("sesame").start();

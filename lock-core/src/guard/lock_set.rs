@@ -56,7 +56,7 @@ impl LockSet {
     }
 
     /// Splits the set into the guards of its locks, in the order of their keys. From then on each guard is released, and
-    /// lost, by itself.
+    /// lost, by itself. A watch that was made before still shows all of them together.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};

@@ -61,7 +61,8 @@ impl LockWatch {
     fn shown(&self) -> Option<&Arc<HeldLock>> {
         let lost = match self.locks() {
             [_one] => None,
-            all => all.iter().find(|lock| lock.is_lost()),
+            // The reason stays after the release.
+            all => all.iter().find(|lock| lock.loss_reason().is_some()),
         };
         lost.or(self.locks().first())
     }
@@ -147,8 +148,9 @@ impl LockWatch {
 
 impl fmt::Debug for LockWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.locks().iter().map(|lock| lock.key.as_str()).collect();
         f.debug_struct("LockWatch")
-            .field("key", &self.key())
+            .field("keys", &keys)
             .field("is_lost", &self.is_lost())
             .finish_non_exhaustive()
     }

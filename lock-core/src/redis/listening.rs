@@ -158,9 +158,7 @@ async fn connection(client: &RedisClient) -> Result<Arc<Connection>, LockError> 
     let mut connection = pool.for_current_runtime(deadline).await?;
     if !connection.has_pushes && pool.connector.can_subscribe() {
         // It was opened while the server refused RESP3, and would stay as it is for as long as it works.
-        pool.replace(&connection);
-        drop(connection);
-        connection = pool.for_current_runtime(deadline).await?;
+        connection = pool.upgrade(connection, deadline).await;
     }
     // The server may have refused RESP3 just now.
     if !connection.has_pushes {

@@ -63,6 +63,8 @@ struct RuntimeConnection {
 /// |---|---|---|
 /// | idle, failed, stopped | a caller needs a connection | dialing |
 /// | up | a caller finds that the connection has ended, or leads to an earlier server | dialing |
+/// | up | no call has needed it for five minutes, in a cluster | idle |
+/// | up | another connection, which messages can arrive over | up |
 /// | dialing | a connection | up |
 /// | dialing | an error; a caller waits, and another attempt may cure it | dialing, after a pause |
 /// | dialing | another error | failed |
@@ -246,16 +248,34 @@ impl Pool {
         }
     }
 
-    /// Lets the next caller open another connection. Calls on this one go on, and then it closes.
-    pub(super) fn replace(&self, connection: &Arc<Connection>) {
+    /// Opens another connection beside this one, and uses it if messages can arrive over it. This one stays until then,
+    /// because it carries renewals, and the server may refuse another one. Returns the one in use.
+    pub(super) async fn upgrade(
+        &self,
+        connection: Arc<Connection>,
+        deadline: Deadline,
+    ) -> Arc<Connection> {
+        let Ok(newer) = self.connector.connect(deadline.left()).await else {
+            return connection;
+        };
+        if !newer.has_pushes {
+            return connection;
+        }
         for runtime in self.connections() {
             let replaced = {
                 let mut state = runtime.state.lock();
-                let is_it = matches!(&state.dial, Dial::Up(up, ..) if Arc::ptr_eq(up, connection));
-                is_it.then(|| state.let_go())
+                let is_it = matches!(&state.dial, Dial::Up(up, ..) if Arc::ptr_eq(up, &connection));
+                is_it.then(|| state.up(&newer))
             };
-            drop(replaced);
+            if replaced.is_some() {
+                newer.link.announce(false);
+                // Calls on it go on, unless another server is the primary by now.
+                self.retire_if_older(&connection);
+                drop(replaced);
+                return newer;
+            }
         }
+        connection
     }
 
     /// Closes the connections that had no use between this search and the fifth one before it. The next caller opens
@@ -269,7 +289,11 @@ impl Pool {
             let closed = {
                 let mut state = runtime.state.lock();
                 let is_idle = matches!(state.dial, Dial::Up(..)) && state.idle.found(uses);
-                is_idle.then(|| state.let_go())
+                is_idle.then(|| {
+                    state.was_up = false;
+                    state.idle = Idle::default();
+                    std::mem::replace(&mut state.dial, Dial::Idle)
+                })
             };
             drop(closed);
         }
@@ -470,17 +494,6 @@ impl DialState {
         self.was_up = true;
         let up = Dial::Up(Arc::clone(connection), Clock::System.now());
         std::mem::replace(&mut self.dial, up)
-    }
-
-    /// Uses the connection no longer, although it works. The next one is no reconnect. Returns what is to be dropped
-    /// outside of the mutex.
-    fn let_go(&mut self) -> Dial {
-        self.was_up = false;
-        #[cfg(feature = "cluster")]
-        {
-            self.idle = Idle::default();
-        }
-        std::mem::replace(&mut self.dial, Dial::Idle)
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! All three are a [`LockRequest`]: settings, and a [`Target`] that says what to lock and makes the guard. Nothing is
 //! sent before the first poll of a future that the request returns. That poll checks the settings, turns the target
-//! into a boxed acquisition, and frees the space of the settings: a task that waits holds the box, and what its guard
-//! needs beside the grant.
+//! into a boxed acquisition, and drops the settings: a task that waits holds the box, and what its guard needs beside the
+//! grant.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -559,7 +559,7 @@ impl<T: Target> LockRequest<T> {
     ///
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock, or one of the set's locks, is
-    /// lost while the body runs. In that case the library drops the body at its next await.
+    /// lost before the body begins or while it runs. In that case the library drops the body at its next await.
     ///
     /// # Panics
     /// As [`acquire`](Self::acquire). When the body panics, the lock is released.

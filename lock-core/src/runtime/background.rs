@@ -311,12 +311,8 @@ async fn follow_primary(state: &WorkerState) {
     loop {
         state.context.notifications.renewals_wanted().await;
         let now = state.context.now();
-        state.deadlines.take_all().for_each(|due, held| {
-            let is_renewed = held.renew_soon(now);
-            state
-                .deadlines
-                .put(if is_renewed { now } else { due }, held);
-        });
+        let taken = state.deadlines.take_all();
+        taken.put_back(|due, held| if held.renew_soon(now) { now } else { due });
     }
 }
 
@@ -326,12 +322,11 @@ async fn follow_releases(state: &WorkerState) {
     loop {
         let keys = state.context.notifications.released_keys().await;
         let now = state.context.now();
-        state.deadlines.take_of(&keys).for_each(|due, held| {
+        let taken = state.deadlines.take_of(&keys);
+        taken.put_back(|due, held| {
             let is_doubted = held.confirmed_at().plus(JUST_CONFIRMED) < now;
             let is_renewed = is_doubted && held.renew_soon(now);
-            state
-                .deadlines
-                .put(if is_renewed { now } else { due }, held);
+            if is_renewed { now } else { due }
         });
         // Any client with the right to publish can send messages as often as it likes.
         tokio::time::sleep(BETWEEN_DOUBTS).await;

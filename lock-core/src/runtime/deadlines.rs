@@ -6,7 +6,7 @@
 //! # Two parts
 //!
 //! Most critical sections end before a third of their lease, when the first renewal is due. Such a section must not
-//! wake the worker, allocate, or wait for a mutex that all callers share. So the locks are spread over shards by their
+//! wake the worker, search a tree, or wait for a mutex that all callers share. So the locks are spread over shards by their
 //! owner ids, and each shard has a mutex and two parts:
 //!
 //! | Part | Holds | A put or a remove costs |
@@ -44,11 +44,12 @@
 //! [`next_wakeup`](Deadlines::next_wakeup) is when the worker looks again. The worker *stores [`NOT_PLANNED`]* and then
 //! *looks at the shards*, each under its mutex; it lowers `next_wakeup` to the first deadline that it has seen, and
 //! sleeps until then. Whoever puts a lock *writes the deadline*, under the mutex of its shard, and then *reads
-//! `next_wakeup`*; if that is later than the deadline, it lowers it and wakes the worker. If the deadline was written
+//! `next_wakeup`*; if that is later than the deadline, it wakes the worker, which looks again. If the deadline was written
 //! before the worker looked at this shard, the worker has seen it. If it was written after that, `NOT_PLANNED` was stored
-//! before, so the writer reads `NOT_PLANNED`, or a value that another writer has set in the meantime. Either it wakes the
-//! worker, or the worker wakes early enough anyway. The proof breaks if the worker looks first and stores then, or if a
-//! writer reads first and writes then.
+//! before, so the writer reads `NOT_PLANNED`, or what the worker has lowered it to since. The worker doesn't sleep longer
+//! than that, so either the writer wakes it, or it wakes early enough anyway. The proof breaks if the worker looks first
+//! and stores then, if a writer reads first and writes then, or if a writer lowers `next_wakeup` itself: a second one
+//! would rely on a wakeup that the first one has yet to send.
 //!
 //! [`first_unscheduled`](Deadlines::first_unscheduled) says when the unscheduled locks move. It is part of the deadline
 //! that a writer writes, so it is lowered under the same mutex; and the worker stores its own `NOT_PLANNED` there before
@@ -64,7 +65,9 @@
 //!
 //! # Foreign code
 //!
-//! A mutex is held only to move data. The last reference to a lock is dropped after that, since its drop may drop wakers.
+//! A shard's mutex is held only to move data, and comes before the mutex of a held lock, which says whether the lock is
+//! released: nothing here may be called under the latter. The last reference to a lock is dropped after that, since its
+//! drop may drop wakers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -107,11 +110,22 @@ impl Deadlines {
         }
     }
 
-    /// Sets the deadline of a lock, and wakes the worker if it would sleep longer. Does nothing for a lock that is
-    /// released.
+    /// Sets the deadline of a lock, and wakes the worker if it would sleep longer. Removes a lock that is released.
     pub(super) fn put(&self, due: Moment, held: &Arc<HeldLock>) {
+        self.put_unless(due, held, |_| false);
+    }
+
+    /// Puts back a lock that was taken, unless it has got an earlier deadline since.
+    fn put_back(&self, due: Moment, held: &Arc<HeldLock>) {
+        self.put_unless(due, held, |known| known <= due);
+    }
+
+    fn put_unless(&self, due: Moment, held: &Arc<HeldLock>, stays: impl Fn(Moment) -> bool) {
         {
             let mut shard = self.shard(held).lock();
+            if shard.deadline_of(held).is_some_and(stays) {
+                return;
+            }
             // Under the mutex: see the first proof. The caller has another reference, so this drops no waker.
             if held.is_released() {
                 shard.remove(held);
@@ -123,7 +137,7 @@ impl Deadlines {
             }
         }
         // After the deadline is written: see the second proof.
-        if lower(&self.next_wakeup, due.as_nanos()) {
+        if due.as_nanos() < self.next_wakeup.load(Ordering::Relaxed) {
             self.wake.notify_one();
         }
     }
@@ -190,9 +204,11 @@ impl Deadlines {
     }
 }
 
-/// Lowers a moment. Returns whether it was later. Most callers find it early enough, and only read.
-fn lower(moment: &AtomicU64, nanos: u64) -> bool {
-    nanos < moment.load(Ordering::Relaxed) && nanos < moment.fetch_min(nanos, Ordering::Relaxed)
+/// Lowers a moment. Most callers find it early enough, and only read.
+fn lower(moment: &AtomicU64, nanos: u64) {
+    if nanos < moment.load(Ordering::Relaxed) {
+        moment.fetch_min(nanos, Ordering::Relaxed);
+    }
 }
 
 /// Where a held lock is among the deadlines, in the lowest two bits, and its slot or its deadline in the others.
@@ -273,6 +289,14 @@ impl Shard {
         }
         self.schedule(due, Arc::clone(held));
         Part::Scheduled
+    }
+
+    fn deadline_of(&self, held: &HeldLock) -> Option<Moment> {
+        match held.place.get() {
+            Where::Nowhere | Where::Taken => None,
+            Where::Slot(slot) => self.unscheduled[slot].as_ref().map(|(due, _)| *due),
+            Where::Scheduled(due) => Some(due),
+        }
     }
 
     fn schedule(&mut self, due: Moment, held: Arc<HeldLock>) {
@@ -372,10 +396,11 @@ impl<T: Copy> Taken<T> {
         kept
     }
 
-    /// Calls `handle` with each lock. It puts the lock back, unless no deadline is left.
-    pub(super) fn for_each(self, mut handle: impl FnMut(T, &Arc<HeldLock>)) {
+    /// Puts each lock back, with the deadline that `next` returns.
+    pub(super) fn put_back(self, mut next: impl FnMut(T, &Arc<HeldLock>) -> Moment) {
+        let deadlines = Arc::clone(&self.deadlines);
         let _none = self.filter_map(|value, held| {
-            handle(value, held);
+            deadlines.put_back(next(value, held), held);
             None::<()>
         });
     }
@@ -393,10 +418,11 @@ impl<T: Copy> Taken<T> {
             .sort_by_key(|(value, _)| std::cmp::Reverse(*value));
     }
 
-    /// Moves the last locks, this many, into a part of their own.
+    /// Moves the last locks, this many, into a part of their own. There the last one comes first.
     pub(super) fn split_last(&mut self, count: usize) -> Self {
         let mut last = Self::of(&self.deadlines);
         last.locks = self.locks.split_off(self.locks.len().saturating_sub(count));
+        last.locks.reverse();
         last
     }
 }
@@ -405,7 +431,7 @@ impl<T: Copy> Drop for Taken<T> {
     fn drop(&mut self) {
         for (_, held) in self.locks.drain(..) {
             let again_at = self.deadlines.clock.now().plus(*RETRY.start());
-            self.deadlines.put(again_at, &held);
+            self.deadlines.put_back(again_at, &held);
         }
     }
 }

@@ -173,11 +173,14 @@ async fn call(
     together: Together,
     limit: Duration,
 ) -> SetOutcomes {
+    let mut deadline = Deadline::after(inner.clock(), limit);
+    if let Some(pause) = pending.iter().filter_map(PendingAcquire::pause).max() {
+        deadline = Box::pin(waiter::pause_before(pause, deadline)).await;
+    }
     let sent = pending.iter_mut();
     let sent = sent.map(|acquire| acquire.acquisition.sent_mut());
     let mut calls: Vec<_> = sent.map(|sent| Call::new(OpKind::Acquire(sent))).collect();
     let mut all: Vec<_> = calls.iter_mut().collect();
-    let deadline = Deadline::after(inner.clock(), limit);
     inner.store.call(&mut all, together, deadline).await;
     let outcome = |call: Call<'_>| call.outcome.is_some().then(|| call.acquired());
     calls.into_iter().map(outcome).collect()

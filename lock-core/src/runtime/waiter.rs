@@ -213,7 +213,7 @@ macro_rules! perform {
 }
 
 /// Pauses, and returns the deadline: kept here, it doesn't enlarge the future of each waiter.
-async fn pause_before(pause: Duration, deadline: Deadline) -> Deadline {
+pub(super) async fn pause_before(pause: Duration, deadline: Deadline) -> Deadline {
     tokio::time::sleep(pause).await;
     deadline
 }
@@ -287,7 +287,7 @@ impl PendingAcquire {
 
     /// Returns how long to pause before the first command, so that other clients have their chance after a release that
     /// they were notified of.
-    fn pause(&self) -> Option<Duration> {
+    pub(super) fn pause(&self) -> Option<Duration> {
         let is_new = !self.acquisition.sent().was_sent();
         if is_new && self.key().dialect().notifies_all_waiters() {
             let notifications = &self.inner.notifications;

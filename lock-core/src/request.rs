@@ -6,12 +6,12 @@
 //! request or a future, and for functions that take one.
 //!
 //! ```
-//! use lock_core::request::{Named, Names};
+//! use lock_core::request::{ByName, Names};
 //! use lock_core::{LockManager, LockRequest};
 //! use std::time::Duration;
 //!
 //! /// The settings of all locks of this service.
-//! fn briefly<T: Named>(request: LockRequest<T>) -> LockRequest<T> {
+//! fn briefly<T: ByName>(request: LockRequest<T>) -> LockRequest<T> {
 //!     request.ttl(Duration::from_secs(10)).wait(Duration::from_secs(1))
 //! }
 //!
@@ -34,5 +34,5 @@ mod settings;
 #[cfg(feature = "macros")]
 pub use self::declared::Declared;
 pub(crate) use self::lock_request::LockRequest;
-pub use self::lock_request::{Acquiring, Named, Names, One, Target};
+pub use self::lock_request::{Acquiring, ByName, Names, One, Target};
 pub use crate::lead::Term;

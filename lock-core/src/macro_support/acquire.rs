@@ -7,7 +7,7 @@ use super::options::{OnContended, Options};
 use crate::error::LockError;
 use crate::guard::LockSet;
 use crate::manager::LockManager;
-use crate::request::{LockRequest, Named};
+use crate::request::{ByName, LockRequest};
 use crate::store::check_runtime;
 use crate::typed::declaration::Declaration;
 use lock_protocol::key::LockName;
@@ -50,7 +50,7 @@ fn acquire_list(
     })
 }
 
-async fn send<T: Named + Clone>(
+async fn send<T: ByName + Clone>(
     request: LockRequest<T>,
     options: Options,
 ) -> Result<T::Guard, LockError> {

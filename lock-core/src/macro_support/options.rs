@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::{LockRequest, Named};
+use crate::request::{ByName, LockRequest};
 use lock_protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
 use lock_protocol::renew::{MIN_RENEWAL, Renew};
 use lock_protocol::ttl::{MAX_TTL, MIN_TTL};
@@ -59,7 +59,7 @@ impl Options {
         }
     }
 
-    pub(super) fn apply<T: Named>(self, mut request: LockRequest<T>) -> LockRequest<T> {
+    pub(super) fn apply<T: ByName>(self, mut request: LockRequest<T>) -> LockRequest<T> {
         request = request.renew(self.renew).kind(self.kind);
         if let Some(ttl) = self.ttl {
             request = request.ttl(ttl);

@@ -92,13 +92,13 @@ impl Target for Names {
     type Guard = LockSet;
 }
 
-/// A target that names its locks, instead of a declaration: [`One`] or [`Names`]. Its request can set what a
-/// declaration says otherwise, such as the ttl. No other type implements it.
+/// A target whose locks are named in the call rather than declared: [`One`] or [`Names`]. Its request can set what a
+/// declaration would bring along, such as the ttl. No other type implements it.
 #[expect(private_bounds, reason = "the trait is sealed")]
-pub trait Named: Target + NamesLocks {}
+pub trait ByName: Target + NamesLocks {}
 
-impl Named for One {}
-impl Named for Names {}
+impl ByName for One {}
+impl ByName for Names {}
 
 pub(crate) trait NamesLocks {
     #[cfg(feature = "macros")]
@@ -230,7 +230,7 @@ impl LockRequest<Names> {
 }
 
 /// The settings that a declared lock brings along.
-impl<T: Named> LockRequest<T> {
+impl<T: ByName> LockRequest<T> {
     /// Sets how long the lock outlives a holder that dies, from 100 ms to 24 h. The ttl is rounded up to whole
     /// milliseconds. While the holder lives, the background worker renews the lock. Defaults to the manager's
     /// [`default_ttl`](crate::LockManagerBuilder::default_ttl), which is 30 s.

@@ -12,7 +12,7 @@ const AUDIT: &str = "audit";
 #[distributed_lock(name = ["account:{from}", "account:{to}"], manager = locks, bind = both)]
 async fn transfer(locks: &LockManager, from: u64, to: u64) -> Result<Vec<String>, LockError> {
     let both: &LockSet = both;
-    assert!(both.fencing_token(format!("account:{from}")).is_some());
+    assert!(both.fencing_token_of(format!("account:{from}")).is_some());
     Ok(both
         .guards()
         .iter()

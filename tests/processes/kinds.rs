@@ -243,7 +243,7 @@ async fn killed_holder_of_a_set_costs_its_own_ttl_and_not_less() {
     let set = set.await.unwrap().unwrap();
     assert!(!set.is_lost());
     for (at, name) in SET.into_iter().enumerate() {
-        let next = set.fencing_token(name).expect("every grant has a token");
+        let next = set.fencing_token_of(name).expect("every grant has a token");
         assert!(next.as_u64() > tokens[at] + 1, "{next}");
     }
     set.release().await.unwrap();

@@ -89,13 +89,13 @@ impl LockSet {
     /// # async fn main() -> Result<(), LockError> {
     /// let locks = LockManager::in_memory();
     /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
-    /// assert!(both.fencing_token("account:7").is_some());
-    /// assert_eq!(both.fencing_token("account:8"), None);
+    /// assert!(both.fencing_token_of("account:7").is_some());
+    /// assert_eq!(both.fencing_token_of("account:8"), None);
     /// both.release().await
     /// # }
     /// ```
     #[must_use]
-    pub fn fencing_token(&self, name: impl AsRef<str>) -> Option<FencingToken> {
+    pub fn fencing_token_of(&self, name: impl AsRef<str>) -> Option<FencingToken> {
         let name = name.as_ref();
         let guard = self.guards.iter().find(|guard| guard.name() == name)?;
         guard.fencing_token()

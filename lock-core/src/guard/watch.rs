@@ -27,7 +27,7 @@ use lock_protocol::loss::LossReason;
 /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
 /// let watch = both.watch();
 /// assert!(watch.is_held() && !watch.remaining().is_zero());
-/// assert_eq!(watch.fencing_token_of("account:7"), both.fencing_token("account:7"));
+/// assert_eq!(watch.fencing_token_of("account:7"), both.fencing_token_of("account:7"));
 /// both.release().await?;
 /// assert!(!watch.is_held() && !watch.is_lost());
 /// assert_eq!(watch.loss_reason(), None);
@@ -137,7 +137,7 @@ impl LockWatch {
         }
     }
 
-    /// Returns the token of the lock with this name, as [`LockSet::fencing_token`](crate::LockSet::fencing_token) does.
+    /// Returns the token of the lock with this name, as [`LockSet::fencing_token_of`](crate::LockSet::fencing_token_of) does.
     #[must_use]
     pub fn fencing_token_of(&self, name: impl AsRef<str>) -> Option<FencingToken> {
         let name = name.as_ref();

@@ -30,7 +30,7 @@ pub(crate) async fn set_holds_all_locks_or_none(s: &Subject) {
     let keys: Vec<_> = set.guards().iter().map(LockGuard::key).collect();
     assert_eq!(keys, NAMES.map(|name| s.key(name)));
     for name in NAMES {
-        let token = set.fencing_token(name);
+        let token = set.fencing_token_of(name);
         assert_eq!(token.is_some(), s.capabilities.is_fenced());
         let busy = s.second.lock(name).try_acquire().await.unwrap();
         assert!(busy.is_none(), "{busy:?}");
@@ -109,7 +109,10 @@ pub(crate) async fn sets_of_readers_and_permits_share_their_locks(s: &Subject) {
     };
     let second = readers(1).acquire().await.unwrap();
     assert_eq!(first.guards()[0].kind(), Kind::Read);
-    assert_eq!(first.fencing_token("set:a"), second.fencing_token("set:a"));
+    assert_eq!(
+        first.fencing_token_of("set:a"),
+        second.fencing_token_of("set:a")
+    );
     let none = s.second.lock_all(NAMES).try_acquire().await.unwrap();
     assert!(none.is_none(), "{none:?}");
     first.release().await.unwrap();

@@ -30,8 +30,8 @@ async fn names_are_locked_once_in_the_order_of_their_keys() {
     let locks = LockManager::in_memory();
     let set = locks.lock_all(["b", "a", "b", "c"]).await.unwrap();
     assert_eq!(keys(&set), ["lock:a", "lock:b", "lock:c"]);
-    assert_eq!(set.fencing_token("b"), set.guards()[1].fencing_token());
-    assert!(set.fencing_token("d").is_none());
+    assert_eq!(set.fencing_token_of("b"), set.guards()[1].fencing_token());
+    assert!(set.fencing_token_of("d").is_none());
     for name in ["a", "b", "c"] {
         assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
     }
@@ -121,7 +121,7 @@ async fn set_starts_again_when_a_lock_is_lost_on_the_way() {
     drop(busy);
     let set = waiting.await.unwrap().unwrap();
     assert!(set.remaining() > Duration::ZERO);
-    let tokens = ["a", "b"].map(|name| set.fencing_token(name).unwrap());
+    let tokens = ["a", "b"].map(|name| set.fencing_token_of(name).unwrap());
     let later = tokio::time::timeout(SECOND * 2, set.lost()).await;
     assert!(later.is_ok() && set.is_lost());
     assert_eq!(set.loss_reason(), Some(LossReason::Expired));

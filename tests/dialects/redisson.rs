@@ -335,5 +335,5 @@ async fn user_without_the_channel_is_warned_once() {
     server.cli(&["DEL", KEY]);
     let held = in_time(AT_ONCE, waiting).await.unwrap().unwrap();
     held.release().await.unwrap();
-    assert!(!locks.ping().await.unwrap().is_notifying);
+    assert!(!locks.ping().await.unwrap().notifies_waiters);
 }

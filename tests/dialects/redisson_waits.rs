@@ -316,7 +316,7 @@ async fn ping_leaves_no_counter() {
     let server = RedisServer::start();
     let builder = one_attempt(LockManager::builder()).dialect(FENCED);
     let locks = builder.connect(&server.url()).await.unwrap();
-    assert!(locks.ping().await.unwrap().is_notifying);
+    assert!(locks.ping().await.unwrap().notifies_waiters);
     assert_eq!(all_keys(&server), Vec::<String>::new());
 }
 
@@ -353,7 +353,7 @@ async fn channels_of_keys_need_no_right_to_the_channel_of_the_manager() {
     let builder = one_attempt(LockManager::builder()).dialect(REDISSON);
     let url = format!("redis://app:pass@{}", server.address());
     let locks = builder.connect(&url).await.unwrap();
-    assert!(locks.ping().await.unwrap().is_notifying);
+    assert!(locks.ping().await.unwrap().notifies_waiters);
     let native = locks
         .lock("other")
         .dialect(lock_core::dialect::Dialect::Native);

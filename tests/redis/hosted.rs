@@ -180,7 +180,7 @@ async fn lack_of_a_run_id_is_reported_once() {
     acquire_and_release(&locks).await;
     stand_in.cut_all();
     acquire_and_release(&locks).await;
-    assert!(!locks.ping().await.unwrap().is_notifying);
+    assert!(!locks.ping().await.unwrap().notifies_waiters);
     let reports = trace.count("INFO shows no run_id");
     assert_eq!(reports, 1, "{}", trace.text());
 }
@@ -278,7 +278,7 @@ async fn pair_of_proxies_with_two_run_ids_costs_few_dials() {
         let before = renewals();
         eventually_async(SOON, async || renewals() > before).await;
         let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-        eventually_async(SOON, async || locks.ping().await.unwrap().is_notifying).await;
+        eventually_async(SOON, async || locks.ping().await.unwrap().notifies_waiters).await;
         assert!(!held.is_lost());
         held.release().await.unwrap();
         granted(AT_ONCE, waiting).await.release().await.unwrap();
@@ -302,7 +302,7 @@ async fn old_info_brings_notifications() {
     held.release().await.unwrap();
     granted(SOON, waiting).await.release().await.unwrap();
     let pong = locks.ping().await.unwrap();
-    assert!(pong.is_notifying, "{}", trace.text());
+    assert!(pong.notifies_waiters, "{}", trace.text());
 }
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn each_refusal_of_hello_leads_to_resp2() {
         let stand_in = StandIn::start(&server, [hello(refusal.clone())]);
         let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
         acquire_and_release(&locks).await;
-        assert!(!locks.ping().await.unwrap().is_notifying);
+        assert!(!locks.ping().await.unwrap().notifies_waiters);
         let warnings = trace.count("connections speak RESP2");
         assert_eq!(warnings, 1, "{refusal:?}: {}", trace.text());
         // Remembered: a later connection does not ask again.
@@ -364,7 +364,7 @@ async fn another_process_is_asked_for_resp3_again() {
     granted(SOON, waiting).await.release().await.unwrap();
     // The listener pauses if it has connected before RESP3 was tried again.
     eventually_async(SOON, async || {
-        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
+        locks.ping().await.is_ok_and(|pong| pong.notifies_waiters)
     })
     .await;
 }
@@ -385,7 +385,7 @@ async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
     eventually_async(SOON, async || {
-        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
+        locks.ping().await.is_ok_and(|pong| pong.notifies_waiters)
     })
     .await;
     held.release().await.unwrap();
@@ -592,7 +592,7 @@ async fn server_that_has_accepted_resp3_is_not_dialed_in_resp2_when_it_closes() 
     stand_in.set([]);
     // Notifications need RESP3. The listener pauses before it connects again.
     eventually_async(SOON, async || {
-        locks.ping().await.is_ok_and(|pong| pong.is_notifying)
+        locks.ping().await.is_ok_and(|pong| pong.notifies_waiters)
     })
     .await;
 }

@@ -203,7 +203,7 @@ async fn hostile_subscription_costs_notifications_and_nothing_else() {
         // The listener pauses before it connects again.
         let first = locks.lock(NAME).ttl(LONG).acquire().await.unwrap();
         let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
-        let notifies = async || locks.ping().await.is_ok_and(|pong| pong.is_notifying);
+        let notifies = async || locks.ping().await.is_ok_and(|pong| pong.notifies_waiters);
         eventually_async(SOON, notifies).await;
         first.release().await.unwrap();
         granted(SOON, waiting).await.release().await.unwrap();

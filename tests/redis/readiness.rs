@@ -239,7 +239,7 @@ async fn first_ping_does_not_need_the_subscription() {
     let locks = connect_with(builder, &proxy.url()).await;
     // A lock takes two round trips, and a subscription three more.
     proxy.delay_round_trip(ms(160));
-    assert!(!locks.ping().await.unwrap().is_notifying);
+    assert!(!locks.ping().await.unwrap().notifies_waiters);
     proxy.forward();
     shut_down(&locks).await;
 }

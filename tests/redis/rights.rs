@@ -52,7 +52,7 @@ async fn documented_rights_are_sufficient() {
     held.release().await.unwrap();
     let granted = granted(SOON, waiting).await;
     granted.release().await.unwrap();
-    assert!(locks.ping().await.unwrap().is_notifying);
+    assert!(locks.ping().await.unwrap().notifies_waiters);
     use_all_kinds(&locks).await;
     assert_nothing_left(&server, &locks).await;
     let denied = server.cli(&["ACL", "LOG"]);

@@ -38,7 +38,7 @@ pub struct Pong {
     /// server that does not tell it.
     pub server_version: Option<Arc<str>>,
     /// Whether waiters are notified when it is their turn. Otherwise they poll.
-    pub is_notifying: bool,
+    pub notifies_waiters: bool,
 }
 
 /// The latest probe of a manager.
@@ -122,7 +122,7 @@ async fn measure(inner: &Arc<ManagerInner>, called: Moment) -> Result<Pong, Lock
     let notifies = inner.settings.dialect.capabilities().notifies_waiters();
     Ok(Pong {
         round_trip,
-        is_notifying: notifies && inner.store.notifies(&key, left).await,
+        notifies_waiters: notifies && inner.store.notifies(&key, left).await,
         server_version: inner.store.status().server_version,
     })
 }

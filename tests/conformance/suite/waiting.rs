@@ -214,7 +214,7 @@ pub(crate) async fn ping_shows_that_locks_are_granted(s: &Subject) {
     let (one, other) = tokio::join!(s.first.ping(), s.first.ping());
     let pong = one.unwrap();
     assert_eq!(pong, other.unwrap(), "one probe for both");
-    assert_eq!(pong.is_notifying, s.notifies);
+    assert_eq!(pong.notifies_waiters, s.notifies);
     let version = pong.server_version.as_deref();
     assert_eq!(version.is_some(), s.has_server(), "{version:?}");
     assert!(version.is_none_or(|text| text.starts_with("Redis ") || text.starts_with("Valkey ")));
@@ -222,6 +222,6 @@ pub(crate) async fn ping_shows_that_locks_are_granted(s: &Subject) {
     held.release().await.unwrap();
     let health = s.first.health();
     assert!(health.is_connected && health.is_worker_alive);
-    assert_eq!(health.is_subscribed, pong.is_notifying, "{health:?}");
+    assert_eq!(health.is_subscribed, pong.notifies_waiters, "{health:?}");
     assert_eq!(health.held, 0);
 }

@@ -216,7 +216,7 @@ async fn ping_in_resp2_returns_at_once() {
     let url = format!("{}?protocol=2", cluster.url());
     let locks = builder.connect(&url).await.unwrap();
     let began = Instant::now();
-    assert!(!locks.ping().await.unwrap().is_notifying);
+    assert!(!locks.ping().await.unwrap().notifies_waiters);
     assert!(began.elapsed() < FAILOVER / 4, "{:?}", began.elapsed());
 }
 

@@ -55,7 +55,7 @@ async fn message_of_each_kind_wakes_a_waiter() {
         let held = in_time(BY_MESSAGE, waiting).await.unwrap().unwrap();
         held.release().await.unwrap();
     }
-    assert!(locks.ping().await.unwrap().is_notifying);
+    assert!(locks.ping().await.unwrap().notifies_waiters);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

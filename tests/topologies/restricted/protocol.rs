@@ -25,7 +25,7 @@ async fn server_that_refuses_hello_is_used_in_resp2() {
     let waiting = start_waiter(&server, there.lock(NAME).wait(SOON), 1).await;
     held.release().await.unwrap();
     granted(SOON, waiting).await.release().await.unwrap();
-    assert!(!here.ping().await.unwrap().is_notifying);
+    assert!(!here.ping().await.unwrap().notifies_waiters);
     // Each manager warns once, and not for each connection.
     assert_eq!(trace.count(FALLBACK), 2, "{}", trace.text());
     kill_clients(&server, "normal");

@@ -93,7 +93,7 @@ async fn server_with_a_known_authority_is_accepted() {
 async fn waiter_is_notified_over_tls() {
     let secured = Secured::start(false);
     let locks = LockManager::connect(&secured.url()).await.unwrap();
-    assert!(locks.ping().await.unwrap().is_notifying);
+    assert!(locks.ping().await.unwrap().notifies_waiters);
     for _ in 0..50 {
         let held = locks.lock(NAME).acquire().await.unwrap();
         let waiter = tokio::spawn(locks.lock(NAME).acquire());

@@ -107,7 +107,7 @@ impl BackendErrorKind {
     /// Returns whether the same call may succeed a moment later, as
     /// [`LockError::is_retryable`](crate::LockError::is_retryable) does.
     #[must_use]
-    pub fn is_transient(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         self.class().is_transient()
     }
 

@@ -37,7 +37,7 @@ impl ProblemKind {
             LockError::Lost { .. } => Self::Lost,
             LockError::ShuttingDown => Self::ShuttingDown,
             LockError::NoQuorum { .. } => Self::Unavailable,
-            LockError::Backend(error) if error.kind().is_transient() => Self::Unavailable,
+            LockError::Backend(error) if error.kind().is_retryable() => Self::Unavailable,
             // Values of the request make these names. Other faults of a name are the program's.
             LockError::Invalid(InvalidSetting::Name {
                 reason: InvalidNameReason::EmptyValue | InvalidNameReason::TooLong,

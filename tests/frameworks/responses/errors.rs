@@ -184,14 +184,14 @@ fn assert_kinds(rows: &[Row]) {
         matches!(rows[2].error, E::Contended { .. }),
         rows[3].error.is_lost(),
         matches!(rows[4].error, E::ShuttingDown),
-        matches!(&rows[5].error, E::Backend(error) if error.kind().is_transient()),
+        matches!(&rows[5].error, E::Backend(error) if error.kind().is_retryable()),
         matches!(rows[6].error, E::Invalid(InvalidSetting::Name { .. })),
         matches!(rows[7].error, E::Invalid(InvalidSetting::Name { .. })),
         matches!(rows[8].error, E::Invalid(InvalidSetting::Name { .. })),
         matches!(rows[9].error, E::Invalid(InvalidSetting::Ttl { .. })),
         matches!(rows[10].error, E::ForeignKey { .. }),
         matches!(rows[11].error, E::WouldDeadlock { .. }),
-        matches!(&rows[12].error, E::Backend(error) if !error.kind().is_transient()),
+        matches!(&rows[12].error, E::Backend(error) if !error.kind().is_retryable()),
     ];
     assert_eq!(is_kind, [true; 13], "{rows:#?}");
 }

@@ -188,8 +188,8 @@ fn foreign_key(name: &str, found: &str) -> Failure {
 fn failure(error: &AdminError, args: &ReleaseArgs, global: &GlobalArgs) -> Failure {
     let name = &args.name;
     match error {
-        AdminError::Changed { now, found, .. } => {
-            let now = match (now, found) {
+        AdminError::Changed { holder, found, .. } => {
+            let now = match (holder, found) {
                 (Some(holder), _) => {
                     let token = holder.token.map(|token| format!(" with token {token}"));
                     format!(

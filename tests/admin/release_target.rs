@@ -30,17 +30,21 @@ async fn expect_token_protects_the_next_holder() {
             let release = if now { release.free_at_once() } else { release };
             let error = release.clone().await.unwrap_err();
             assert!(
-                matches!(error, AdminError::Changed { now: None, .. }),
+                matches!(error, AdminError::Changed { holder: None, .. }),
                 "{error}"
             );
 
             let next = locks.lock(NAME).acquire().await.unwrap();
             let error = release.await.unwrap_err();
-            let AdminError::Changed { now: Some(now), .. } = &error else {
+            let AdminError::Changed {
+                holder: Some(holder),
+                ..
+            } = &error
+            else {
                 panic!("{error}");
             };
-            assert_eq!(now.token, next.fencing_token());
-            assert!(error.to_string().contains(&*now.label), "{error}");
+            assert_eq!(holder.token, next.fencing_token());
+            assert!(error.to_string().contains(&*holder.label), "{error}");
             next.renew().await.unwrap();
             next.release().await.unwrap();
         }
@@ -81,14 +85,14 @@ async fn is_kept(locks: &LockManager, seen: &LockInfo) {
         (release.free_at_once().remove_foreign(), true),
     ] {
         let error = release.await.unwrap_err();
-        let now = match &error {
-            AdminError::Changed { now, .. } => now,
+        let holder = match &error {
+            AdminError::Changed { holder, .. } => holder,
             // The digest of a hash is not compared, because this release does not remove it anyway.
             AdminError::Foreign { .. } if !removes_foreign => continue,
             _ => panic!("{error}"),
         };
         assert_eq!(
-            now.as_ref().map(|holder| &holder.label),
+            holder.as_ref().map(|holder| &holder.label),
             before.holder().map(|holder| &holder.label)
         );
     }

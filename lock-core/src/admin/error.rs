@@ -22,13 +22,13 @@ pub enum AdminError {
     /// it, it has no holder any more, or it is free.
     #[error(
         "the lock changed hands, and nothing was released{}; inspect it again",
-        holds(now.as_ref(), found.as_deref())
+        holds(holder.as_ref(), found.as_deref())
     )]
     #[non_exhaustive]
     Changed {
         /// The holder now. `None` when the lock is free, kept or blocked, and when the key holds something
         /// that is not a lock.
-        now: Option<Holder>,
+        holder: Option<Holder>,
         /// What the key holds now, if that is not a lock of this library or of a dialect: a hash, as
         /// Redisson's locks are, or a text.
         found: Option<Arc<str>>,
@@ -64,12 +64,12 @@ pub enum AdminError {
 
 impl AdminError {
     pub(super) fn changed(status: LockStatus) -> Self {
-        let (now, found) = match status {
+        let (holder, found) = match status {
             LockStatus::Held(holder) => (Some(holder), None),
             LockStatus::Foreign { found, .. } => (None, Some(found)),
             LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => (None, None),
         };
-        Self::Changed { now, found }
+        Self::Changed { holder, found }
     }
 
     pub(super) fn foreign(key: &LockKey, status: LockStatus) -> Self {
@@ -89,9 +89,12 @@ impl fmt::Debug for AdminError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {
             return match self {
-                Self::Changed { now, found } => {
+                Self::Changed { holder, found } => {
                     let mut fields = f.debug_struct("Changed");
-                    fields.field("now", now).field("found", found).finish()
+                    fields
+                        .field("holder", holder)
+                        .field("found", found)
+                        .finish()
                 }
                 Self::Foreign { key, found } => {
                     let mut fields = f.debug_struct("Foreign");
@@ -110,8 +113,8 @@ impl fmt::Debug for AdminError {
     }
 }
 
-fn holds(now: Option<&Holder>, found: Option<&str>) -> String {
-    match (now, found) {
+fn holds(holder: Option<&Holder>, found: Option<&str>) -> String {
+    match (holder, found) {
         (Some(holder), _) => format!(": `{}` holds it", holder.label),
         (None, Some(found)) => format!(": the key holds {found}"),
         (None, None) => String::new(),

@@ -224,7 +224,7 @@ impl InvalidName {
 
     /// Returns the first 40 characters of the name that was refused.
     #[must_use]
-    pub fn name(&self) -> &Arc<str> {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
@@ -232,6 +232,11 @@ impl InvalidName {
     #[must_use]
     pub fn reason(&self) -> InvalidNameReason {
         self.reason
+    }
+
+    #[doc(hidden)]
+    pub fn into_parts(self) -> (Arc<str>, InvalidNameReason) {
+        (self.name, self.reason)
     }
 }
 

@@ -153,10 +153,8 @@ impl InvalidSetting {
 
 impl From<InvalidName> for InvalidSetting {
     fn from(error: InvalidName) -> Self {
-        Self::Name {
-            name: Arc::clone(error.name()),
-            reason: error.reason(),
-        }
+        let (name, reason) = error.into_parts();
+        Self::Name { name, reason }
     }
 }
 

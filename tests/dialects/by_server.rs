@@ -57,7 +57,7 @@ fn sends_delete_command(commands: &[String]) -> bool {
 }
 
 #[tokio::test]
-async fn native_method_uses_commands_or_does_not_connect() {
+async fn conditional_method_uses_commands_or_does_not_connect() {
     let server = RedisServer::start();
     if has_owner_commands(&server) {
         let locks = connect_in(SET_NX_PX_CONDITIONAL, &server.url()).await;

@@ -211,7 +211,7 @@ fn the_faq_answers_twenty_questions_with_sources() {
     let (list, sources) = page.split_once("\n# Next").expect("the list ends");
     let items: Vec<&str> = list
         .split("\n\n")
-        .last()
+        .find(|block| block.starts_with("1. **"))
         .unwrap_or_default()
         .split('\n')
         .collect();

@@ -135,6 +135,7 @@ fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
 /// of theirs could.
 pub trait Arg: sealed::Sealed {}
 
+#[doc(hidden)]
 impl<T: sealed::Sealed + ?Sized> Arg for T {}
 
 mod sealed {

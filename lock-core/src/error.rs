@@ -8,7 +8,9 @@
 //! | [`LockError::Lost`] | a [`LossReason`](crate::LossReason) |
 //! | [`LockError::Contended`], [`LockError::Timeout`] | the [`Holder`], if the server names it |
 //!
-//! [`AdminError`](crate::admin::AdminError) is the error of an operator's release.
+//! [`AdminError`](crate::admin::AdminError) is the error of an operator's release, [`ShutdownIncomplete`] of
+//! [`shutdown`](crate::LockManager::shutdown), [`InvalidName`] of [`LockName::new`](crate::LockName::new), and
+//! [`ParseTokenError`] and [`TokenRangeError`] of a [fencing token](crate::FencingToken)'s conversions.
 
 mod backend;
 mod debug;

@@ -116,10 +116,9 @@ impl LockGuard {
 
     /// Returns why the lock was lost. Returns `None` while it is held.
     ///
-    /// A server reports the reason in its reply to a renewal, so by default the holder knows it at most a third
-    /// of the ttl after the loss, and with [`Renew::Every`](crate::Renew::Every) at most half. A lease that ended
-    /// before that is
-    /// [`Expired`](LossReason::Expired).
+    /// A server reports the reason in its reply to a renewal, so by default the holder knows it at most a third of the
+    /// ttl after the loss, and with [`Renew::Every`](crate::Renew::Every) at most half. A lease that ended before that
+    /// is [`Expired`](LossReason::Expired).
     #[must_use]
     pub fn loss_reason(&self) -> Option<LossReason> {
         self.held().loss_reason()

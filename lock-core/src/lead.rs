@@ -174,8 +174,10 @@ impl LockRequest {
     /// a second comes a pause.
     ///
     /// # Errors
-    /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`](crate::error::InvalidSetting::Wait) when the request has a [`wait`](Self::wait): a leader waits without an end.
-    /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`](crate::error::InvalidSetting::Kind) for a [read](Self::read) lock, which all callers would have at once.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`](crate::error::InvalidSetting::Wait) when the request has
+    ///   a [`wait`](Self::wait): a leader waits indefinitely.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`](crate::error::InvalidSetting::Kind) for a
+    ///   [read](Self::read) lock, which all callers would have at once.
     /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term. A body that has
     ///   ended before keeps its result.
     /// - Each error of [`acquire`](Self::acquire) that is neither [retryable](LockError::is_retryable) nor a busy or

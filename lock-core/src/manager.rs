@@ -244,8 +244,13 @@ impl std::fmt::Debug for LockManager {
 
 /// Builds a [`LockManager`] with settings that differ from the defaults. Made by
 /// [`LockManager::builder`].
+///
+/// One of these methods makes the manager: [`connect`](Self::connect) from a URL, [`connect_to`](Self::connect_to) from
+/// an [`Endpoint`](crate::config::Endpoint), [`connect_quorum`](Self::connect_quorum) from one URL for each server,
+/// [`build`](Self::build) from the URL of a [`config`](Self::config), and [`in_memory`](Self::in_memory) without a
+/// server.
 #[derive(Clone)]
-#[must_use = "no manager is made before `connect`, `connect_to`, `build` or `in_memory`"]
+#[must_use = "no manager is made before `connect`, `connect_to`, `connect_quorum`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {
     settings: Settings,
     observer: Option<ObserverHandle>,
@@ -307,10 +312,10 @@ impl LockManagerBuilder {
 
     /// Sets a function that returns a tag for each acquisition, such as the id of the caller's trace.
     ///
-    /// The function runs on the caller's task when an acquire begins. The tag is appended to the label
-    /// as ` #tag`: other clients see it in [`Holder::tag`](crate::Holder::tag), so that they find the holder's trace. It has at most
-    /// 32 visible ASCII characters; other characters are removed. The label is cut so that both have 96
-    /// bytes. `None` gives no tag, and so does a panic of the function, which is counted in
+    /// The function runs on the caller's task when an acquire begins. The tag is appended to the label as ` #tag`:
+    /// other clients see it in [`Holder::tag`](crate::Holder::tag), so that they find the holder's trace. It has at
+    /// most 32 visible ASCII characters; other characters are removed. The label is cut so that both have 96 bytes.
+    /// `None` gives no tag, and so does a panic of the function, which is counted in
     /// [`LockStats`](crate::health::LockStats). Locks in other dialects have no tag.
     ///
     /// The tag is written to the server: return nothing that is secret. Defaults to no tag.
@@ -357,8 +362,8 @@ impl LockManagerBuilder {
 
     /// Sets the longest interval between polls of a waiter that gets no notification.
     ///
-    /// These waiters are the first native waiter behind another client's lock, all waiters at a quorum, and all
-    /// waiters in other dialects; in [`Redisson`](crate::dialect::Dialect::Redisson) only those without a subscription. At a
+    /// These waiters are the first native waiter behind another client's lock, all waiters at a quorum, and all waiters
+    /// in other dialects; in [`Redisson`](crate::dialect::Dialect::Redisson) only those without a subscription. At a
     /// quorum and in other dialects the interval begins at an eighth of this value, and doubles up to it. Jitter
     /// shortens each interval by up to a quarter. With a shorter interval, waiters get the lock more often when other
     /// clients poll often. At least 1 ms. Defaults to 50 ms.
@@ -382,9 +387,9 @@ impl LockManagerBuilder {
     /// [`guide::topologies`](crate::guide::topologies#addresses-that-servers-announce).
     ///
     /// The function gets the host and the port of an announced address, and returns those to use, or `None` for the
-    /// announced ones. It is called at each attempt to connect, on any thread, and must not block. If it panics, or returns
-    /// an empty host or the port 0, the attempt fails. Addresses of the URL are used as they are. With TLS, it gets the host
-    /// name that a node announces first, and then the node's other addresses, until it returns `Some`.
+    /// announced ones. It is called at each attempt to connect, on any thread, and must not block. If it panics, or
+    /// returns an empty host or the port 0, the attempt fails. Addresses of the URL are used as they are. With TLS, it
+    /// gets the host name that a node announces first, and then the node's other addresses, until it returns `Some`.
     ///
     /// ```
     /// # use lock_core::LockManager;
@@ -436,7 +441,7 @@ impl LockManagerBuilder {
 
     /// Connects to the server in the URL: `redis://[user:password@]host[:port][/db]`,
     /// `unix:///path?db=1`, or `memory://`. The guide has the URLs of
-    /// [several servers](crate::guide::topologies#urls).
+    /// [several servers](crate::guide::topologies#urls). Replaces the URL of a [configuration](Self::config).
     ///
     /// Percent-encode the characters `%`, `/`, `#`, `?` and `@` in the user and the password, and `:` in the user.
     ///

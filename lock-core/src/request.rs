@@ -1,14 +1,15 @@
-//! What a [`LockRequest`] is for, and what comes of it.
+//! The types behind a [`LockRequest`]: its targets, the future of [`acquire`](crate::LockRequest::acquire), and the
+//! [`Term`] of a leader.
 //!
-//! [`One`], [`Names`] and `Declared` are its targets, and [`Acquiring`] is the future of its
-//! [`acquire`](crate::LockRequest::acquire). Most programs never write these names: they call
-//! [`LockManager::lock`](crate::LockManager::lock) and its siblings, and await the result. They are for structs that store a
-//! request or a future, and for functions that take one.
+//! The body of [`lead`](crate::LockRequest::lead) gets a [`Term`]. The other names appear only in structs that store a
+//! request or a future, and in functions that take one. The targets are [`One`], [`Names`] and `Declared`, and
+//! [`Acquiring`] is the future. Most programs call [`LockManager::lock`](crate::LockManager::lock) and its siblings,
+//! and await the result.
 //!
 //! ```
+//! use std::time::Duration;
 //! use lock_core::request::{ByName, Names};
 //! use lock_core::{LockManager, LockRequest};
-//! use std::time::Duration;
 //!
 //! /// The settings of all locks of this service.
 //! fn briefly<T: ByName>(request: LockRequest<T>) -> LockRequest<T> {

@@ -58,7 +58,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `weight` | how many of the permits one call takes: 1 to 256 | 1 |
 /// | `on_contended` | what to return when another holder has the lock: `error`, `skip`, or `\|e\| ..` | `error` |
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
-/// | `on_lost` | what happens to the body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |
+/// | `on_lost` | what happens to a running body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |
 /// | `release` | `confirm` waits for the server's reply, `background` does not | `confirm` |
 /// | `bind` | an identifier for the `&LockGuard` inside the body; with a list `&LockSet`, with `lock` `&Held<..>` | none |
 /// | `manager` | the `LockManager`; parameters and `self` are in scope | the manager of the scope, the installed one, or `DISTRIBUTED_LOCK_URL` |

@@ -337,7 +337,6 @@ impl Dialect {
         }
     }
 
-    /// The dialect of a probe, which uses a name once: no counter of that name must stay.
     /// Returns the scheme of the dialect; `None` for the native one.
     #[doc(hidden)]
     #[must_use]
@@ -352,6 +351,7 @@ impl Dialect {
         }
     }
 
+    /// Returns the dialect of a probe, which uses a name once: no counter of that name must stay.
     #[doc(hidden)]
     pub const fn of_probe(self) -> Self {
         match self {

@@ -15,6 +15,8 @@ use crate::error_line::write_line;
 /// sequencers in "The Chubby lock service" (2006).
 ///
 /// Tokens are ordered. They print and parse as decimal numbers. Compare only tokens of the same key.
+/// `u64::from(token)` and `i64::try_from(token)` convert a token to a number; the second fails with `TokenRangeError`
+/// where [`as_i64`](Self::as_i64) returns `None`.
 ///
 /// ```
 /// # use lock_protocol::fencing_token::FencingToken;

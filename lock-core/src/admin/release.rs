@@ -81,19 +81,19 @@ impl ForceRelease {
         self
     }
 
-    /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same
-    /// holder, the same revocation, or the same value of another library. Renewals do not change a lock.
-    /// Readers and holders of permits are compared as a group: its members may have changed.
-    /// This works in each dialect, except that [`Redisson`](crate::dialect::Dialect::Redisson) compares only the hashes that are
-    /// its own locks. In [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset) a renewal
-    /// changes the value, so such a lock counts as changed.
+    /// Releases the lock only if its key still holds what `seen` shows: the same acquisition of the same holder, the
+    /// same revocation, or the same value of another library. Renewals do not change a lock. Readers and holders of
+    /// permits are compared as a group: its members may have changed. This works in each dialect, except that
+    /// [`Redisson`](crate::dialect::Dialect::Redisson) compares only the hashes that are its own locks. In
+    /// [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset) a renewal changes the value, so such a lock counts
+    /// as changed.
     ///
     /// Strings are compared by their first 200 bytes, and hashes, as Redisson writes them, by a digest.
     /// Values of other types are compared by their type only.
     ///
-    /// `seen` comes from [`Admin::inspect`](crate::admin::Admin::inspect) or a [`LockPage`](crate::admin::LockPage), for the same
-    /// name; what was seen of another lock is refused with [`LockError::Invalid`]. To remove a hash, pass the
-    /// result of [`Admin::inspect_foreign`](crate::admin::Admin::inspect_foreign). Defaults to anything.
+    /// `seen` comes from [`Admin::inspect`](crate::admin::Admin::inspect) or a [`LockPage`](crate::admin::LockPage),
+    /// for the same name; what was seen of another lock is refused with [`LockError::Invalid`]. To remove a hash, pass
+    /// the result of [`Admin::inspect_foreign`](crate::admin::Admin::inspect_foreign). Defaults to anything.
     pub fn expect_unchanged(mut self, seen: &LockInfo) -> Self {
         self.seen = Some(SeenLock {
             name: seen.name.clone(),
@@ -106,9 +106,8 @@ impl ForceRelease {
     ///
     /// The old holder keeps working until its next renewal, which is at most a third of its ttl away by default, and at
     /// most half with [`Renew::Every`](crate::Renew::Every). Until then, two holders may work at the same time. Only a
-    /// resource that checks the
-    /// [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which keeps
-    /// exclusion.
+    /// resource that checks the [fencing token](FencingToken) refuses the old one. Defaults to a revocation, which
+    /// keeps exclusion.
     pub fn free_at_once(mut self) -> Self {
         self.mode = ForceMode::Now;
         self

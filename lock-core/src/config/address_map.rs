@@ -174,8 +174,8 @@ fn canonical(host: &str) -> String {
 }
 
 /// Reads an address map as an environment variable has it: `announced=reachable`, with a comma between two pairs. For
-/// configurations, and for the options of command lines. [`ManagerConfig::address_map`](crate::config::ManagerConfig::address_map)
-/// takes the result.
+/// configurations, and for the options of command lines.
+/// [`ManagerConfig::address_map`](crate::config::ManagerConfig::address_map) takes the result.
 ///
 /// # Errors
 /// The message says what to write. A manager checks the addresses later.

@@ -65,17 +65,16 @@ impl ManagerConfig {
     /// Reads the configuration from environment variables. Variables that are not set leave their
     /// fields `None`.
     ///
-    /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`,
-    /// `DISTRIBUTED_LOCK_DEFAULT_TTL`, `DISTRIBUTED_LOCK_DEFAULT_WAIT`,
-    /// `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
-    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are written
-    /// as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma between two
-    /// pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as
-    /// a warning, once, with the name that it probably means.
+    /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`, `DISTRIBUTED_LOCK_DEFAULT_TTL`,
+    /// `DISTRIBUTED_LOCK_DEFAULT_WAIT`, `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
+    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are
+    /// written as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma
+    /// between two pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as a warning, once, with
+    /// the name that it probably means.
     ///
     /// # Errors
-    /// - [`LockError::Invalid`] with [`InvalidSetting::Manager`] when a variable is not a duration, not in its range, or not UTF-8. The setting
-    ///   is the name of the variable.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Manager`] when a variable is not a duration, not in its range,
+    ///   or not UTF-8. The setting is the name of the variable.
     /// - [`LockError::Backend`] when the URL is not UTF-8.
     pub fn from_env() -> Result<Self, LockError> {
         static WARNED: AtomicBool = AtomicBool::new(false);

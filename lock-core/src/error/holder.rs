@@ -163,19 +163,20 @@ impl Holder {
         self.is_own
     }
 
-    /// Returns whether the value has no owner of this library: another library wrote it, or it is a lock in the
-    /// dialect [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset). [`Admin::force_release`](crate::admin::Admin::force_release)
-    /// refuses it without [`remove_foreign`](crate::admin::ForceRelease::remove_foreign).
+    /// Returns whether the value has no owner of this library: another library wrote it, or it is a lock in the dialect
+    /// [`DeadlineGetset`](crate::dialect::Dialect::DeadlineGetset).
+    /// [`Admin::force_release`](crate::admin::Admin::force_release) refuses it without
+    /// [`remove_foreign`](crate::admin::ForceRelease::remove_foreign).
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.is_foreign
     }
 
-    /// Returns whether the holder of an error had released the lock, and its
-    /// [`min_hold`](crate::LockRequest::min_hold) keeps the lock for [`remaining`](Self::remaining). Returns `false`
+    /// Returns whether the holder that an error names had already released the lock, so that only its
+    /// [`min_hold`](crate::LockRequest::min_hold) keeps it locked, for [`remaining`](Self::remaining). Returns `false`
     /// for a lock with permits, even while a `min_hold` keeps all of them, because the server's reply counts kept
-    /// permits as taken. An inspection shows such a lock as [`LockStatus::Kept`](crate::admin::LockStatus::Kept), without a
-    /// holder.
+    /// permits as taken. An inspection shows such a lock as [`LockStatus::Kept`](crate::admin::LockStatus::Kept),
+    /// without a holder.
     ///
     /// ```
     /// # use lock_core::{Holder, LockError, LockManager};
@@ -196,8 +197,8 @@ impl Holder {
         self.state == HolderState::Kept
     }
 
-    /// Returns whether an operator had [revoked](crate::admin::Admin::force_release) the lock of an error, which stays locked
-    /// for [`remaining`](Self::remaining). An inspection shows such a lock as
+    /// Returns whether an operator had [revoked](crate::admin::Admin::force_release) the lock that an error names. It
+    /// stays locked for [`remaining`](Self::remaining). An inspection shows such a lock as
     /// [`LockStatus::Blocked`](crate::admin::LockStatus::Blocked), without a holder.
     #[must_use]
     pub fn is_revoked(&self) -> bool {

@@ -64,7 +64,7 @@ pub enum InvalidSetting {
         /// The shortest hold that was requested.
         shortest: Duration,
     },
-    /// A leader waits without an end, and the request has a wait.
+    /// A leader waits indefinitely, so the request can't have a `wait`.
     ///
     /// ```
     /// # use lock_core::error::InvalidSetting;
@@ -119,8 +119,8 @@ pub enum InvalidSetting {
         /// What does not fit.
         reason: InvalidOverrideReason,
     },
-    /// Another setting of the manager is out of range, or does not fit the others. Also the error of a
-    /// [forced release](crate::admin::ForceRelease) that cannot compare what was seen.
+    /// A setting without a variant of its own is invalid: one of the manager, or the
+    /// [`expect_unchanged`](crate::admin::ForceRelease::expect_unchanged) of a forced release.
     #[error("invalid setting `{setting}` (`{value}`): {advice}")]
     #[non_exhaustive]
     Manager {

@@ -83,7 +83,7 @@ pub enum LockError {
         reason: LossReason,
     },
     /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
-    /// same lock. The task would wait for itself for ever.
+    /// same lock. The task would wait for itself forever.
     #[error(
         "this task already holds lock `{}` and would wait for itself for ever; \
          pass the guard, or `&Held<..>`, down instead of locking again",
@@ -209,7 +209,7 @@ impl LockError {
     /// Returns the code of the error: a short word that doesn't change, for the labels of metrics, for logs, and for
     /// other programs. It is the `error.type` of the library's [spans, events and metrics](crate::guide::telemetry).
     ///
-    /// No code contains a value of the request, so the list is complete:
+    /// A code never contains a value of the request. These are all of them:
     ///
     /// | Error | Code |
     /// |---|---|
@@ -356,6 +356,7 @@ impl LockError {
     }
 }
 
+#[doc(hidden)]
 impl Failure for LockError {
     fn class(&self) -> FailureClass {
         match self {

@@ -80,8 +80,9 @@ impl LockSet {
     /// Returns the fencing token of the lock with this name. Returns `None` when the set has no such lock,
     /// and in [dialects](crate::dialect::Dialect) without fencing tokens.
     ///
-    /// The attribute encodes the values in a name. Where a value may hold such characters as `:`, write the name
-    /// with [`lock_name!`](crate::lock_name).
+    /// A misspelt name also gives `None`, which looks like a dialect without tokens, so build each name only once:
+    /// `let from = lock_name!("account:{from}");`. In a function with the attribute, use
+    /// [`lock_name!`](crate::lock_name) too, because the attribute encodes such characters as `:` in the values of a name.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};

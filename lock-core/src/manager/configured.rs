@@ -59,8 +59,8 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::Invalid`] with [`InvalidSetting::Override`] when a time is invalid, or when the braces of a template are not balanced.
-    /// The manager keeps its overrides then. [`LockError::Forked`] in a forked child.
+    /// [`LockError::Invalid`] with [`InvalidSetting::Override`] when a time is invalid, or when the braces of a
+    /// template are not balanced. The manager keeps its overrides then. [`LockError::Forked`] in a forked child.
     pub fn set_overrides(
         &self,
         overrides: impl IntoIterator<Item = (impl Into<String>, Override)>,

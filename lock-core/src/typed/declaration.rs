@@ -16,8 +16,8 @@ use lock_protocol::kind::Kind;
 /// | `name` | a template of the fields, such as `"order:{order_id}"` or `"order:{0}"`; or an expression of `self` | required |
 /// | `ttl` | `"30s"`, a constant, or `dynamic(expression)` of `self` | the manager's `default_ttl`, 30 s |
 /// | `wait` | `"5s"`, a constant, or `dynamic(expression)` of `self` | the manager's `default_wait`, 5 s |
-/// | `mode` | `exclusive`, or `read_write`, which is taken with `read` or `write` | `exclusive` |
-/// | `permits` | how many hold the lock together, which is taken with `permit` | none: one holder |
+/// | `mode` | `exclusive`, or `read_write`, which is taken with `hold_read` or `hold_write` | `exclusive` |
+/// | `permits` | how many permits the lock has; `hold_permit` takes them | none: one holder |
 /// | `weight` | how many of the permits one holder takes | 1 |
 /// | `hash_tag` | a template | none |
 /// | `crate` | the absolute path of `lock_core` | `::lock_core` |

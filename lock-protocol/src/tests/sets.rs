@@ -1,9 +1,9 @@
 //! A bounded model of sets of two locks, explored completely.
 //!
-//! The server has two production lock states, and executes the commands of a set as `acquire_all.lua` does. Each
-//! client acquires both locks, holds them and releases them, over a network that delays, reorders, duplicates and
-//! loses messages. Time is a handful of ticks. The client is a small copy of `runtime/set.rs` and
-//! `lock_set/acquire.rs`, without renewals: a lock that expires while the set waits is acquired again.
+//! The server has two production lock states, and executes the commands of a set as `acquire_all.lua` does. Each client
+//! acquires both locks, holds them and releases them, over a network that delays, reorders, duplicates and loses
+//! messages. Time is a handful of ticks. The client is a small copy of `lock-core/src/runtime/set.rs` and
+//! `lock-core/src/request/set.rs`, without renewals: a lock that expires while the set waits is acquired again.
 
 use std::collections::BTreeSet;
 

@@ -7,6 +7,10 @@ use tree::{
     extension, files, imports, module, packages, read, rust_files, sources, targets, used_files,
 };
 
+#[path = "architecture/definitions.rs"]
+mod definitions;
+#[path = "architecture/public_items.rs"]
+mod public_items;
 #[path = "architecture/tree.rs"]
 mod tree;
 

@@ -81,7 +81,7 @@ pub(crate) fn targets() -> Vec<(String, String, String)> {
     targets
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     root.canonicalize().expect("the workspace is there")
 }

@@ -43,9 +43,9 @@ fn main() {
 fn recorder() -> PrometheusRecorder {
     let full = |name: &str| Matcher::Full(format!("distributed_lock.{name}.duration"));
     let builder = PrometheusBuilder::new()
-        .set_buckets_for_metric(full("acquire"), &ACQUIRE_BUCKETS)
-        .and_then(|builder| builder.set_buckets_for_metric(full("command"), &ACQUIRE_BUCKETS))
-        .and_then(|builder| builder.set_buckets_for_metric(full("hold"), &HOLD_BUCKETS));
+        .set_buckets_for_metric(full("acquire"), ACQUIRE_BUCKETS)
+        .and_then(|builder| builder.set_buckets_for_metric(full("command"), ACQUIRE_BUCKETS))
+        .and_then(|builder| builder.set_buckets_for_metric(full("hold"), HOLD_BUCKETS));
     builder.expect("there are buckets").build_recorder()
 }
 

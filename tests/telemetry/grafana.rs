@@ -176,11 +176,11 @@ fn p99(buckets: &[f64], waits: &[f64]) -> f64 {
 fn alert_of_long_waits_fires_above_its_limit_only() {
     let (_, limit) = waits_long();
     for wait in [0.001, 0.7, 1.001, 1.2, 2.0, 2.4] {
-        let seen = p99(&ACQUIRE_BUCKETS, &[wait; 200]);
+        let seen = p99(ACQUIRE_BUCKETS, &[wait; 200]);
         assert!(seen <= limit, "{wait} s are seen as {seen} s");
     }
     for wait in [2.6, 4.0, 7.0, 60.0] {
-        let seen = p99(&ACQUIRE_BUCKETS, &[wait; 200]);
+        let seen = p99(ACQUIRE_BUCKETS, &[wait; 200]);
         assert!(seen > limit, "{wait} s are seen as {seen} s");
     }
     let without: Vec<_> = ACQUIRE_BUCKETS
@@ -201,7 +201,7 @@ fn standby_of_a_leader_is_apart_from_waits() {
     assert!(expression.contains(&format!("{series}{{role!=\"candidate\"}}[")));
 
     let matcher = Matcher::Full("distributed_lock.acquire.duration".into());
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &ACQUIRE_BUCKETS);
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, ACQUIRE_BUCKETS);
     let recorder = builder.unwrap().build_recorder();
     let _local = metrics::set_default_local_recorder(&recorder);
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -47,7 +47,7 @@ fn sample(line: &str) -> Sample<'_> {
 #[test]
 fn prometheus_exposition_is_valid() {
     let matcher = Matcher::Full("distributed_lock.acquire.duration".into());
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &ACQUIRE_BUCKETS);
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(matcher, ACQUIRE_BUCKETS);
     let recorder = builder.unwrap().build_recorder();
     // On this thread only: the other tests have the recorder of the process.
     let _local = metrics::set_default_local_recorder(&recorder);

@@ -298,8 +298,7 @@ labels! {
 
 impl PanicSource {
     /// Returns whether it reads events.
-    #[must_use]
-    pub const fn is_sink(self) -> bool {
+    pub(crate) const fn is_sink(self) -> bool {
         matches!(self, Self::Observer | Self::Subscriber | Self::Recorder)
     }
 }

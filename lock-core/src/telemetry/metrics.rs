@@ -16,12 +16,12 @@ pub(crate) use self::without::{GaugeUnit, describe, is_recorded, write};
 
 /// Buckets for `distributed_lock.acquire.duration` in seconds: those that OpenTelemetry advises for durations, and
 /// 2.5 and 30. Half of the default wait of 5 s is a bucket, because an alert compares the wait with it.
-pub const ACQUIRE_BUCKETS: [f64; 11] = [
+pub const ACQUIRE_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
 /// Buckets for `distributed_lock.hold.duration` in seconds: [`ACQUIRE_BUCKETS`], and buckets up to an hour.
-pub const HOLD_BUCKETS: [f64; 15] = [
+pub const HOLD_BUCKETS: &[f64] = &[
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
 ];
 

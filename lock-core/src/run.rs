@@ -128,7 +128,8 @@ pub(crate) async fn run_until<H: Holding, T>(
     Ok(out)
 }
 
-#[cfg(all(test, feature = "macros"))]
+#[cfg(feature = "macros")]
+#[cfg(test)]
 mod tests {
     use std::future::poll_fn;
     use std::time::Duration;

@@ -184,7 +184,8 @@ fn alert_of_long_waits_fires_above_its_limit_only() {
         assert!(seen > limit, "{wait} s are seen as {seen} s");
     }
     let without: Vec<_> = ACQUIRE_BUCKETS
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|end| (*end - limit).abs() > 0.1)
         .collect();
     assert!(

@@ -23,7 +23,7 @@ mod command;
 mod frame;
 mod reply;
 
-pub use self::command::{ASKING, Arg, Command, CommandBuf, ScriptsBy};
+pub use self::command::{ASKING, Command, CommandBuf, ScriptsBy};
 pub use self::frame::{FrameScan, LOCK_REPLY, MAX_DEPTH, MAX_LINE, Malformed, OPERATOR_REPLY};
 pub use self::reply::{Replies, Reply, ServerError};
 

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
+use self::sealed::Arg;
 use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
 use crate::kind::WireKind;
@@ -129,23 +130,18 @@ fn fill_in(out: &mut Vec<u8>, at: usize, number: usize) {
     }
 }
 
-/// What a command may have as an argument.
-///
-/// It is sealed: commands are encoded under the mutex of a connection, where no code of users may run, and a `Display`
-/// of theirs could.
-pub trait Arg: sealed::Sealed {}
-
-#[doc(hidden)]
-impl<T: sealed::Sealed + ?Sized> Arg for T {}
-
 mod sealed {
-    pub trait Sealed {
+    /// What a command may have as an argument.
+    ///
+    /// No other crate can name it: commands are encoded under the mutex of a connection, where no code of users may run,
+    /// and a `Display` of theirs could.
+    pub trait Arg {
         /// Appends the argument with its length.
         fn append(&self, out: &mut Vec<u8>);
     }
 }
 
-impl<T: sealed::Sealed + ?Sized> sealed::Sealed for &T {
+impl<T: Arg + ?Sized> Arg for &T {
     fn append(&self, out: &mut Vec<u8>) {
         (**self).append(out);
     }
@@ -153,7 +149,7 @@ impl<T: sealed::Sealed + ?Sized> sealed::Sealed for &T {
 
 macro_rules! args {
     ($($name:ty => $append:expr),+ $(,)?) => {$(
-        impl sealed::Sealed for $name {
+        impl Arg for $name {
             fn append(&self, out: &mut Vec<u8>) {
                 let append: fn(&Self, &mut Vec<u8>) = $append;
                 append(self, out);

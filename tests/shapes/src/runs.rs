@@ -13,7 +13,7 @@ use crate::support::{pause, report};
 #[derive(Lock)]
 #[lock(name = "runs:order:{id}")]
 struct OrderLock {
-    id: u64,
+    id: usize,
 }
 
 #[derive(Lock)]
@@ -38,7 +38,7 @@ fn boxed<'a>(locks: &'a LockManager, name: &'a str, total: &'a mut usize) -> Box
         set.await?;
         let declared = locks.hold(OrderLock { id: 7 }).run(async |order| {
             pause().await;
-            *total += usize::try_from(order.id).unwrap_or_default();
+            *total += order.id;
         });
         declared.await?;
         // A lock that borrows needs the type of the parameter.
@@ -77,7 +77,7 @@ impl Service for Shop {
             pause().await;
             order.id
         });
-        Ok(one + set + usize::try_from(declared.await?).unwrap_or_default())
+        Ok(one + set + declared.await?)
     }
 }
 

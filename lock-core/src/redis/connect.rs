@@ -240,7 +240,8 @@ pub(super) async fn read_in_time<T>(
 /// `.ci/run` runs it without the features.
 #[cfg(all(test, not(all(feature = "cluster", feature = "quorum"))))]
 mod tests {
-    use crate::{BackendErrorKind, LockError, LockManager};
+    use crate::error::BackendErrorKind;
+    use crate::{LockError, LockManager};
 
     #[tokio::test]
     async fn url_of_a_topology_that_is_not_built_in_names_the_feature() {

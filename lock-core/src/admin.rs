@@ -27,7 +27,7 @@ impl LockManager {
     /// Returns the holder of a lock. Returns `None` when the lock is free, kept or blocked, and when the key
     /// holds something that is not a lock. When several hold the lock, it has the label of the first one.
     ///
-    /// This is one read-only command, which needs no right beyond those of locks. The lock may have changed when the
+    /// This is one read-only command, which needs no more rights than locking does. The lock may have changed when the
     /// reply arrives, so use it for people and for monitoring. [`Admin::inspect`] also reads the waiters.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ pub struct Admin {
 impl Admin {
     /// Reads a lock: its holder, and its waiters in the order in which they get the lock.
     ///
-    /// This is one read-only command, which needs no right beyond those of locks. The lock may have changed when the
+    /// This is one read-only command, which needs no more rights than locking does. The lock may have changed when the
     /// reply arrives, so use it for people and for monitoring. To act on the result, pass it to
     /// [`expect_unchanged`](ForceRelease::expect_unchanged). The name is read in the manager's
     /// [`dialect`](crate::LockManagerBuilder::dialect); locks of the other dialects that write an owner are found too.

@@ -369,10 +369,9 @@ async fn another_process_is_asked_for_resp3_again() {
     .await;
 }
 
-/// The background worker, which gets the notifications, connects first to the new process, still in RESP2. Nothing ever
-/// cuts its connection.
-#[tokio::test]
-async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
+/// Returns a manager whose background worker, which gets the notifications, was the first to connect to a new process of
+/// the server, still in RESP2. Nothing cuts its connection, and RESP3 may be tried again.
+async fn worker_in_resp2() -> (RedisServer, StandIn, LockManager) {
     let server = RedisServer::start();
     let stand_in = StandIn::start(&server, [hello(HelloRefusal::Unknown)]);
     let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
@@ -382,6 +381,12 @@ async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
     stand_in.cut_all();
     drop(before);
     eventually_async(SOON, async || locks.health().cleanups_open == 0).await;
+    (server, stand_in, locks)
+}
+
+#[tokio::test]
+async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
+    let (server, _stand_in, locks) = worker_in_resp2().await;
     let held = locks.lock(NAME).acquire().await.unwrap();
     let waiting = start_waiter(&server, locks.lock(NAME).wait(SOON), 1).await;
     eventually_async(SOON, async || {
@@ -392,18 +397,10 @@ async fn connection_in_resp2_is_replaced_when_resp3_may_be_tried() {
     granted(SOON, waiting).await.release().await.unwrap();
 }
 
-/// Renewals go over the connection in RESP2. The server doesn't admit another one.
+/// Renewals go over the connection in RESP2, and the server refuses the login of another one.
 #[tokio::test]
 async fn connection_in_resp2_stays_while_no_other_one_can_be_made() {
-    let server = RedisServer::start();
-    let stand_in = StandIn::start(&server, [hello(HelloRefusal::Unknown)]);
-    let locks = connect_with(LockManager::builder(), &stand_in.url()).await;
-    let before = locks.lock("before").acquire().await.unwrap();
-    stand_in.set([]);
-    server.restart();
-    stand_in.cut_all();
-    drop(before);
-    eventually_async(SOON, async || locks.health().cleanups_open == 0).await;
+    let (server, _stand_in, locks) = worker_in_resp2().await;
     let held = locks.lock(NAME).ttl(ms(600)).acquire().await.unwrap();
     let mut admin = server.connect().unwrap();
     admin

@@ -193,9 +193,9 @@ pub enum InvalidOverrideReason {
     )]
     #[non_exhaustive]
     MaxHold {
-        /// The longest hold: that of the override, or else that of the call.
+        /// The longest hold: the override's, or else the call's.
         max_hold: Duration,
-        /// The ttl: that of the override, or else that of the call or the shortest one.
+        /// The ttl: the override's, or else the call's or the shortest one.
         ttl: Duration,
     },
     /// The override sets a longest hold, and the call is never renewed.

@@ -85,7 +85,7 @@ pub(super) fn acquire_declared(
     acquire(manager, declaration.name, options)
 }
 
-/// Returns the given manager, or that of the caller. Also returns the time for its connection, which counts as waiting.
+/// Returns the given manager, or the caller's. Also returns the time for its connection, which counts as waiting.
 async fn manager_for(
     given: Option<LockManager>,
     wait: Option<Duration>,

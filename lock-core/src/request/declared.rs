@@ -85,7 +85,7 @@ impl<L: Lock, M: HeldMode> Acquirable for Declared<L, M> {
     }
 }
 
-// Not derived: a mode is no value, and never `Clone`.
+// Not derived, because a mode is never `Clone`.
 impl<L: Clone, M> Clone for Declared<L, M> {
     fn clone(&self) -> Self {
         Self {

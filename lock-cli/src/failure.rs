@@ -82,6 +82,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
     match error {
         LockError::Contended { .. } => (Exit::Contended, "contended"),
         LockError::Timeout { .. } => (Exit::Contended, "timeout"),
+        LockError::QueueFull { .. } => (Exit::Contended, "queue-full"),
         LockError::Lost { .. } => (Exit::Lost, "lost"),
         LockError::ForeignKey { .. } => (Exit::Config, "foreign-key"),
         LockError::Invalid(setting) => invalid_class(setting),

@@ -135,6 +135,9 @@ impl Job<'_> {
         if let Some(min_hold) = args.min_hold {
             request = request.min_hold(min_hold);
         }
+        if let Some(max_queue) = args.max_queue {
+            request = request.max_queue(max_queue);
+        }
         let held = request.acquire().await?;
         // A handover gives a lease of two seconds at most. When this process is killed right after the
         // command has begun, the guard process needs `--kill-after` before the lease ends.
@@ -390,6 +393,7 @@ fn contended_text(
     };
     let waited = match error {
         LockError::Timeout { waited, .. } => format!("waited {}; ", human(*waited)),
+        LockError::QueueFull { position, .. } => format!("callers that wait already: {position}; "),
         _ => String::new(),
     };
     let code = exit.code();

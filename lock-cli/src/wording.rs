@@ -129,6 +129,7 @@ pub(crate) fn plain(text: &str) -> String {
         ),
         ("`max_hold`", "--max-hold"),
         ("`min_hold`", "--min-hold"),
+        ("`max_queue`", "--max-queue"),
         // The names of dialects are those of the guide.
         ("`Dialect::", "the dialect `"),
     ]
@@ -147,10 +148,11 @@ mod tests {
     use super::*;
 
     /// Words of programs, which a user of a shell does not know.
-    const OF_PROGRAMS: [&str; 13] = [
+    const OF_PROGRAMS: [&str; 14] = [
         "::",
         "max_hold",
         "min_hold",
+        "max_queue",
         "command_timeout",
         "address_map",
         "`wait`",

@@ -6,7 +6,7 @@
 //! | [`LockError::Invalid`] | an [`InvalidSetting`], whose variants name the setting and the reason |
 //! | [`LockError::Backend`] | a [`BackendError`], with its [`BackendErrorKind`] |
 //! | [`LockError::Lost`] | a [`LossReason`](crate::LossReason) |
-//! | [`LockError::Contended`], [`LockError::Timeout`] | the [`Holder`], if the server names it |
+//! | [`LockError::Contended`], [`LockError::Timeout`], [`LockError::QueueFull`] | the [`Holder`], if the server names it |
 //!
 //! [`AdminError`](crate::admin::AdminError) is the error of an operator's release, [`ShutdownIncomplete`] of
 //! [`shutdown`](crate::LockManager::shutdown), [`InvalidName`] of [`LockName::new`](crate::LockName::new), and

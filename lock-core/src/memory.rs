@@ -217,6 +217,7 @@ impl MemoryStore {
                 kind: sent.lease_config.kind,
                 purpose: sent.purpose,
                 earlier: &earlier,
+                max_queue: sent.max_queue.get(),
             };
             lock_state.acquire(&command, at)
         };
@@ -301,6 +302,7 @@ impl MemoryStore {
         clock: Clock::Tokio,
         needs_worker: false,
         shared_kinds: true,
+        has_queue: true,
         confirms_grants: false,
         dialects: Dialects::Some {
             has: |dialect| dialect.capabilities().works_in_memory(),
@@ -409,10 +411,7 @@ fn server_ms(now: Moment) -> ServerMs {
 
 /// Removes the remaining time of a lock that lives as long as its guard: it is not meaningful.
 fn without_endless(mut outcome: AcquireOutcome) -> AcquireOutcome {
-    if let AcquireOutcome::Queued { holder, .. } | AcquireOutcome::Busy { holder, .. } =
-        &mut outcome
-        && let Some(holder) = holder
-    {
+    if let Some(holder) = outcome.holder_mut() {
         holder.remaining = holder.remaining.filter(|left| *left < ENDLESS / 2);
     }
     outcome

@@ -10,6 +10,7 @@ pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;
 pub(crate) mod overrides;
+pub(crate) mod paces;
 pub(crate) mod pending;
 pub(crate) mod probe;
 pub(crate) mod records;

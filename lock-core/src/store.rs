@@ -128,6 +128,8 @@ pub(crate) struct StoreTraits {
     pub(crate) needs_worker: bool,
     /// Several holders may have a lock together.
     pub(crate) shared_kinds: bool,
+    /// Waiters stand in a queue.
+    pub(crate) has_queue: bool,
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
@@ -153,6 +155,7 @@ impl StoreTraits {
         clock: Clock::System,
         needs_worker: true,
         shared_kinds: true,
+        has_queue: true,
         confirms_grants: false,
         dialects: Dialects::All,
         longest_ttl: None,
@@ -163,6 +166,15 @@ impl StoreTraits {
         match self.dialects {
             Dialects::Some { has, others } if !has(dialect) => Err(others),
             Dialects::Some { .. } | Dialects::All => Ok(()),
+        }
+    }
+
+    /// Checks that waiters of this dialect have a queue on the store.
+    pub(crate) fn check_queue(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
+        if dialect.capabilities().is_fair() && self.has_queue {
+            Ok(())
+        } else {
+            Err(InvalidDialectReason::NoQueue)
         }
     }
 

@@ -361,12 +361,7 @@ impl Faults {
                     ttl,
                 });
             }
-            AcquireOutcome::Queued { holder, .. } | AcquireOutcome::Busy { holder, .. } => holder,
-            AcquireOutcome::More
-            | AcquireOutcome::Late
-            | AcquireOutcome::Foreign { .. }
-            | AcquireOutcome::NotOwner
-            | AcquireOutcome::StartOver => None,
+            mut other => other.holder_mut().cloned(),
         };
         Err(LockError::Contended {
             key: key.text(),

@@ -12,7 +12,9 @@ use proc_macro2::Span;
 
 use crate::errors::Errors;
 use crate::parse::args::Args;
+use crate::parse::duration::DurationValue;
 use crate::parse::scope::Scope;
+use crate::parse::values::OnContended;
 
 pub(crate) use self::fields::fields;
 pub(crate) use self::function::function;
@@ -23,6 +25,12 @@ pub(crate) fn args(args: &Args, scope: &Scope, errors: &mut Errors) {
     declaration(args, scope, errors);
     if args.lock.is_some() {
         of_a_declared_lock(args, errors);
+    }
+    if let Some(max_queue) = args.written.find("max_queue")
+        && makes_one_attempt(args)
+    {
+        let message = "`max_queue` needs a `wait`: a call that makes one attempt never waits";
+        errors.on(max_queue, message);
     }
     if let Some(bind) = &args.bind
         && scope.has_parameter(bind)
@@ -43,6 +51,15 @@ pub(crate) fn declaration(args: &Args, scope: &Scope, errors: &mut Errors) {
         && let Some(error) = manifest::error()
     {
         errors.at(Span::call_site(), error);
+    }
+}
+
+/// Returns whether a call never waits, as far as its attribute shows.
+fn makes_one_attempt(args: &Args) -> bool {
+    match &args.timing.wait {
+        Some(wait) => matches!(&wait.value, DurationValue::Literal(wait) if wait.value.is_zero()),
+        // A declared lock may have a wait of its own.
+        None => matches!(args.on_contended, OnContended::Skip(_)) && args.lock.is_none(),
     }
 }
 

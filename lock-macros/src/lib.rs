@@ -56,6 +56,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `mode` | `read`, so that readers hold the lock together; `write` or `exclusive` | `exclusive` |
 /// | `permits` | how many callers hold the lock together: 1 to 10,000 | none: one caller |
 /// | `weight` | how many of the permits one call takes: 1 to 256 | 1 |
+/// | `max_queue` | how many callers may wait already; a call that finds more is refused at once | no limit |
 /// | `on_contended` | what to return when another holder has the lock: `error`, `skip`, or `\|e\| ..` | `error` |
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | what happens to a running body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |

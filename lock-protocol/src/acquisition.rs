@@ -24,7 +24,7 @@ mod waiting;
 
 pub use self::action::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireResult, Action, Connectivity, DropAction,
-    LeaseKind, NextAction, Patience, RenewReason,
+    LeaseKind, NextAction, Patience, QueueLimit, RenewReason,
 };
 use self::attempt::Attempt;
 use self::no_expiry::NoExpiry;
@@ -121,23 +121,29 @@ enum Exposure {
 impl<E: Failure> Acquisition<E> {
     /// Creates an acquisition that has sent nothing yet.
     pub fn new(config: AcquireConfig, owner_id: OwnerId, jitter: Jitter) -> Self {
+        let mut limit = QueueLimit::NONE;
         let (waits_until, mut strategy) = match config.patience {
             Patience::OneAttempt { started, until } => {
                 (None, Strategy::OneAttempt(Attempt::new(started, until)))
             }
-            Patience::Wait { started, deadline } => {
+            Patience::Wait {
+                started,
+                deadline,
+                max_queue,
+            } => {
+                limit = max_queue;
                 let waiting = Waiting::new(started, deadline, config.retry_interval, jitter);
                 (Some(deadline), Strategy::Wait(waiting))
             }
         };
         let sent = match config.origin {
-            AcquireOrigin::New => SentAcquires::new(
-                owner_id,
-                config.key,
-                config.lease_config,
-                config.label,
-                waits_until,
-            ),
+            AcquireOrigin::New => {
+                let (key, lease_config) = (config.key, config.lease_config);
+                let mut sent =
+                    SentAcquires::new(owner_id, key, lease_config, config.label, waits_until);
+                sent.max_queue = limit;
+                sent
+            }
             AcquireOrigin::Downgrade { held, ends } => {
                 if let Strategy::OneAttempt(attempt) = &mut strategy {
                     attempt.continues(ends);
@@ -163,6 +169,14 @@ impl<E: Failure> Acquisition<E> {
     /// Returns the record in which the store notes each copy before it sends it.
     pub fn sent_mut(&mut self) -> &mut SentAcquires {
         &mut self.sent
+    }
+
+    /// Returns the last rank in the queue that a reply gave, and when.
+    pub fn last_rank(&self) -> Option<(u64, Moment)> {
+        match &self.strategy {
+            Strategy::OneAttempt(_) => None,
+            Strategy::Wait(waiting) => waiting.last_rank(),
+        }
     }
 
     pub fn on_start(&mut self, now: Moment) -> NextAction<E> {

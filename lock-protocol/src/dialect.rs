@@ -441,6 +441,12 @@ pub enum InvalidDialectReason {
     /// Replicas or the disk have to confirm each lock, which only native locks can.
     #[error("`confirm` works with native locks only; use `Dialect::Native`, or no `confirm`")]
     Confirmed,
+    /// The request limits the queue, and its waiters have none.
+    #[error(
+        "its waiters stand in no queue that `max_queue` could limit; use `Dialect::Native` on a single server, behind \
+         Sentinels or in a cluster, or no `max_queue`"
+    )]
+    NoQueue,
     /// The expiry is in whole seconds, and the ttl is not.
     #[error("its expiry counts in seconds; use a ttl of whole seconds")]
     WholeSeconds,

@@ -27,7 +27,7 @@ pub use self::force::{
     ForceCommand, ForceGrant, ForceMode, ForceReply, ForceRequest, ForceVerdict, ForeignValues,
 };
 use self::group::Freed;
-use self::queue::{NextOwner, QueueScan};
+use self::queue::{Arrival, NextOwner, QueueScan};
 
 /// How long the counter lives after it was seeded. Counting does not extend its life. A counter
 /// seeded at server time S grows by less than one per microsecond, and expires on the same clock. So
@@ -190,10 +190,12 @@ impl LockState {
             return (AcquireReply::Busy { holder }, Vec::new());
         }
         let mut scan = QueueScan::default();
+        let mut arrival = Arrival::Again;
         if let Some(entry) = command.entry {
-            let was_queued = self.enqueue(entry, command.earlier);
-            if was_queued && !self.may_grant() {
-                scan.head_changed = self.remove_expired_entries(entry, now_ms);
+            arrival = self.enqueue(entry, command.earlier);
+            let is_full = self.is_full_for(arrival, command);
+            if (arrival == Arrival::Again || is_full) && !self.may_grant() {
+                scan.head_changed = self.remove_expired_entries(entry, is_full, now_ms);
             }
         }
         if self.may_grant() {
@@ -219,6 +221,11 @@ impl LockState {
         let Some(entry) = command.entry else {
             return (AcquireReply::Busy { holder }, notifications);
         };
+        if self.is_full_for(arrival, command) {
+            let rank = self.rank(entry);
+            self.leave_queue(std::slice::from_ref(entry));
+            return (AcquireReply::Full { rank, holder }, notifications);
+        }
         let rank = self.record_poll(entry, &holder, now_ms);
         (AcquireReply::Queued { rank, holder }, notifications)
     }

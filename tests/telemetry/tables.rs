@@ -92,6 +92,7 @@ fn guide_has_the_texts_of_all_labels() {
         AcquireEnd::Acquired,
         AcquireEnd::Contended,
         AcquireEnd::TimedOut,
+        AcquireEnd::QueueFull,
         AcquireEnd::Cancelled,
         AcquireEnd::Failed,
     ];

@@ -49,6 +49,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) wait: Option<Duration>,
 
+    /// How many callers may wait already. Where more do, the lock counts as busy, without a wait
+    #[arg(long, requires = "wait", value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
+    pub(crate) max_queue: Option<u32>,
+
     /// The longest time for which the command may run. Then the lock counts as lost
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) max_hold: Option<Duration>,

@@ -44,6 +44,7 @@ debug! {
     LockError {
         Contended { key, holder, requested },
         Timeout { key, waited, holder, requested, position },
+        QueueFull { key, position, holder, requested, pace },
         Lost { key, reason },
         WouldDeadlock { key },
         ForeignKey { key, found, advice },

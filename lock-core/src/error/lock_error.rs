@@ -16,7 +16,8 @@ use super::{BackendError, BackendErrorKind, Holder, InvalidSetting};
 
 /// Why a lock was not acquired, or was lost.
 ///
-/// - Another holder has the lock: [`Contended`](Self::Contended) and [`Timeout`](Self::Timeout).
+/// - Another holder has the lock: [`Contended`](Self::Contended), [`Timeout`](Self::Timeout) and
+///   [`QueueFull`](Self::QueueFull).
 /// - The server failed: [`Backend`](Self::Backend), and [`NoQuorum`](Self::NoQuorum) where several
 ///   servers hold each lock.
 /// - A name, a time or another setting is invalid: [`Invalid`](Self::Invalid).
@@ -67,6 +68,27 @@ pub enum LockError {
         /// How many waiters were ahead of the call in the queue. `None` where there is no queue, and when the server
         /// did not say it.
         position: Option<u64>,
+    },
+    /// Another holder has the lock, and as many callers wait for it as the request's
+    /// [`max_queue`](crate::LockRequest::max_queue) accepts. The call did not wait, and left nothing in the queue.
+    #[error(
+        "lock `{}` is busy, and its queue is full{}; try later, or raise `max_queue`",
+        escaped(key),
+        about(holder.as_deref(), *requested, Some(*position))
+    )]
+    #[non_exhaustive]
+    QueueFull {
+        /// The lock's key.
+        key: Arc<str>,
+        /// How many callers wait.
+        position: u64,
+        /// The holder, if it is known.
+        holder: Option<Box<Holder>>,
+        /// The kind of lock that the call asked for.
+        requested: Kind,
+        /// The mean time after which the lock went from one waiter to the next lately, as the waiters of this manager
+        /// saw it: those of the same template or, without one, of the same name. `None` if none of them has got it yet.
+        pace: Option<Duration>,
     },
     /// The lock was held and was lost. [`LossReason`] has the six causes: its lease ended, its key was removed, its
     /// key has another owner, an operator released it, its longest hold ended, or another server process took over
@@ -183,11 +205,14 @@ impl LockError {
         InvalidName::new(name, reason).into()
     }
 
-    /// Returns whether another holder has the lock: [`Contended`](Self::Contended) or
-    /// [`Timeout`](Self::Timeout).
+    /// Returns whether another holder has the lock: [`Contended`](Self::Contended), [`Timeout`](Self::Timeout) or
+    /// [`QueueFull`](Self::QueueFull).
     #[must_use]
     pub fn is_contended(&self) -> bool {
-        matches!(self, Self::Contended { .. } | Self::Timeout { .. })
+        matches!(
+            self,
+            Self::Contended { .. } | Self::Timeout { .. } | Self::QueueFull { .. }
+        )
     }
 
     /// Returns whether the lock was held and was lost: [`Lost`](Self::Lost).
@@ -215,6 +240,7 @@ impl LockError {
     /// |---|---|
     /// | [`Contended`](Self::Contended) | `contended` |
     /// | [`Timeout`](Self::Timeout) | `timeout` |
+    /// | [`QueueFull`](Self::QueueFull) | `queue_full` |
     /// | [`Lost`](Self::Lost) | `lost` |
     /// | [`WouldDeadlock`](Self::WouldDeadlock) | `would_deadlock` |
     /// | [`ForeignKey`](Self::ForeignKey) | `foreign_key` |
@@ -241,6 +267,7 @@ impl LockError {
         match self {
             Self::Contended { .. } => "contended",
             Self::Timeout { .. } => "timeout",
+            Self::QueueFull { .. } => "queue_full",
             Self::Lost { .. } => "lost",
             Self::WouldDeadlock { .. } => "would_deadlock",
             Self::ForeignKey { .. } => "foreign_key",
@@ -261,6 +288,7 @@ impl LockError {
         match self {
             Self::Contended { key, .. }
             | Self::Timeout { key, .. }
+            | Self::QueueFull { key, .. }
             | Self::Lost { key, .. }
             | Self::WouldDeadlock { key }
             | Self::ForeignKey { key, .. } => Some(key),
@@ -272,7 +300,9 @@ impl LockError {
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         match self {
-            Self::Contended { holder, .. } | Self::Timeout { holder, .. } => holder.as_deref(),
+            Self::Contended { holder, .. }
+            | Self::Timeout { holder, .. }
+            | Self::QueueFull { holder, .. } => holder.as_deref(),
             _ => None,
         }
     }

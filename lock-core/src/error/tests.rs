@@ -39,6 +39,19 @@ fn error_text_has_the_key_and_the_holder() {
         "lock `lock:a` was not free within 5s: `web-1:42` has held it for 90s (3s left unless renewed), \
          waiters ahead: 2; try later, or set a longer `wait`"
     );
+    let error = LockError::QueueFull {
+        key: "lock:a".into(),
+        position: 9,
+        holder: Some(Box::new(holder())),
+        requested: Kind::Exclusive,
+        pace: None,
+    };
+    assert_eq!(
+        error.to_string(),
+        "lock `lock:a` is busy, and its queue is full: `web-1:42` has held it for 90s (3s left unless renewed), \
+         waiters ahead: 9; try later, or raise `max_queue`"
+    );
+    assert!(error.is_contended() && error.holder().is_some());
     let error = LockError::Contended {
         key: "lock:a".into(),
         holder: None,

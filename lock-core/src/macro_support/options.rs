@@ -23,6 +23,8 @@ pub struct Options {
     pub min_hold: Option<Duration>,
     /// `mode = ..`, `permits = ..` and `weight = ..`
     pub kind: Kind,
+    /// `max_queue = ..`
+    pub max_queue: Option<u32>,
     /// `on_contended = ..`
     pub on_contended: OnContended,
 }
@@ -46,6 +48,7 @@ impl Options {
         max_hold: None,
         min_hold: None,
         kind: Kind::Exclusive,
+        max_queue: None,
         on_contended: OnContended::Return,
     };
 
@@ -72,6 +75,9 @@ impl Options {
         }
         if let Some(shortest) = self.min_hold {
             request = request.min_hold(shortest);
+        }
+        if let Some(waiters) = self.max_queue {
+            request = request.max_queue(waiters);
         }
         request
     }
@@ -197,6 +203,21 @@ pub const fn checked_weight(weight: u32, permits: u32) -> u32 {
     weight
 }
 
+/// Checks a constant `max_queue` by the limits that the attribute has for literals.
+///
+/// # Panics
+///
+/// See [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_max_queue(waiters: u32) -> u32 {
+    assert!(
+        waiters >= 1,
+        "`max_queue` must be at least 1; to wait for nobody, write `wait = \"0s\"`"
+    );
+    waiters
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +228,8 @@ mod tests {
             assert_eq!(checked_permits(permits), permits);
         }
         assert_eq!(checked_weight(MAX_WEIGHT, MAX_PERMITS), MAX_WEIGHT);
+        assert_eq!(checked_max_queue(1), 1);
+        assert!(std::panic::catch_unwind(|| checked_max_queue(0)).is_err());
         for permits in [0, MAX_PERMITS + 1] {
             assert!(std::panic::catch_unwind(|| checked_permits(permits)).is_err());
         }

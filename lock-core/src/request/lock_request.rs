@@ -17,10 +17,11 @@ use crate::guard::{Holding, LockGuard, LockSet};
 use crate::run;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::ManagerInner;
-use crate::runtime::waiter;
+use crate::runtime::waiter::{self, WaitLimits};
 use crate::telemetry::Caller;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
+use lock_protocol::acquisition::QueueLimit;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockName;
 use lock_protocol::kind::{InvalidKindReason, Kind};
@@ -171,7 +172,11 @@ pub(super) fn start_one(
     let (inner, spent, caller) = (&settings.inner, settings.spent, settings.caller);
     match attempts {
         Attempts::UntilWaitEnds if !wait.is_zero() => {
-            waiter::acquire(inner, key, lease_config, wait, spent, caller)
+            let limits = WaitLimits {
+                wait,
+                max_queue: settings.max_queue,
+            };
+            waiter::acquire(inner, key, lease_config, limits, spent, caller)
         }
         _ => waiter::try_acquire(inner, key, lease_config, spent, caller),
     }
@@ -418,6 +423,35 @@ impl<T: Target> LockRequest<T> {
         self
     }
 
+    /// Sets how many callers may wait for the lock already. When the queue has that many waiters, the call is refused
+    /// at once, with [`LockError::QueueFull`], and leaves nothing in the queue: a service under load tells its clients
+    /// to come back, rather than let them wait in vain. Zero means that nobody may wait: the call gets the lock if it is
+    /// free. 65,535 and more are no limit, which is the default.
+    ///
+    /// The server counts the waiters of all processes, in the same step in which it would add the caller. It doesn't
+    /// count waiters that have died and whose entries have expired. Of the others, the limit lets in no more than `n` at
+    /// one time, if all callers have the same one: nobody who waits already is refused later.
+    ///
+    /// It needs a queue, so there is no such limit at a quorum of servers and in
+    /// [dialects](crate::dialect::Dialect) other than the native one. A call that doesn't wait has no use for it. For a
+    /// set it counts for each lock.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let report = locks.lock("report").acquire().await?;
+    /// let error = locks.lock("report").max_queue(0).acquire().await.unwrap_err();
+    /// assert!(matches!(error, LockError::QueueFull { position: 0, .. }), "{error}");
+    /// # report.release().await
+    /// # }
+    /// ```
+    pub fn max_queue(mut self, waiters: u32) -> Self {
+        self.settings.max_queue = QueueLimit::new(waiters);
+        self
+    }
+
     /// Sets how much of the call's wait has passed already.
     #[cfg(feature = "macros")]
     pub(crate) fn spent(mut self, spent: Duration) -> Self {
@@ -435,6 +469,7 @@ impl<T: Target> LockRequest<T> {
     /// # Errors
     /// - [`LockError::Timeout`] when another holder had the lock for the whole wait.
     /// - [`LockError::Contended`] when the wait is zero and another holder has the lock.
+    /// - [`LockError::QueueFull`] when as many callers wait already as [`max_queue`](Self::max_queue) accepts.
     /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until the end of the
     ///   wait; otherwise it returns the error at once.
     /// - [`LockError::NoQuorum`] when too few servers of a quorum confirm the lock.
@@ -487,7 +522,7 @@ impl<T: Target> LockRequest<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), without `Timeout`, `Contended` and `WouldDeadlock`.
+    /// As [`acquire`](Self::acquire), without `Timeout`, `Contended`, `QueueFull` and `WouldDeadlock`.
     ///
     /// # Panics
     /// As [`acquire`](Self::acquire).
@@ -675,6 +710,7 @@ impl<T: fmt::Debug> fmt::Debug for LockRequest<T> {
             .field("renew", &settings.renew)
             .field("max_hold", &settings.times.max_hold)
             .field("min_hold", &settings.min_hold)
+            .field("max_queue", &settings.max_queue.get())
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use crate::error::LockError;
 use crate::guard::{LockGuard, LockSet, LossSignal};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::set::{self, SetPatience};
-use crate::runtime::waiter;
+use crate::runtime::waiter::{self, WaitLimits};
 use lock_protocol::key::LockKey;
 use lock_protocol::kind::{InvalidKindReason, MAX_NAMES};
 use lock_protocol::lease::LeaseConfig;
@@ -32,9 +32,12 @@ impl Acquirable for Names {
         let set = Set {
             inner: Arc::clone(&settings.inner),
             members,
-            wait: wait
-                .filter(|_| attempts == Attempts::UntilWaitEnds)
-                .unwrap_or_default(),
+            limits: WaitLimits {
+                wait: wait
+                    .filter(|_| attempts == Attempts::UntilWaitEnds)
+                    .unwrap_or_default(),
+                max_queue: settings.max_queue,
+            },
             spent: settings.spent,
         };
         Ok((Box::pin(acquire(set)), ()))
@@ -69,7 +72,7 @@ struct Set {
     inner: Arc<ManagerInner>,
     /// At least one, in the order of their keys.
     members: Vec<Checked>,
-    wait: Duration,
+    limits: WaitLimits,
     /// The part of the wait that has passed.
     spent: Duration,
 }
@@ -118,7 +121,7 @@ async fn acquire(set: Set) -> Result<Vec<LockGuard>, LockError> {
     }
     let patience = SetPatience {
         started,
-        wait: set.wait,
+        limits: set.limits,
     };
     let mut held = HeldLocks::new(set.members.len());
     loop {

@@ -7,6 +7,7 @@ use crate::config::overrides::Override;
 use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::Caller;
+use lock_protocol::acquisition::QueueLimit;
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::{InvalidKindReason, Kind};
@@ -23,6 +24,7 @@ pub(crate) struct Settings {
     pub(super) times: Times,
     pub(super) renew: Renew,
     pub(super) min_hold: Option<Duration>,
+    pub(super) max_queue: QueueLimit,
     /// How much of the call's wait had passed before the request was made.
     pub(super) spent: Duration,
     pub(super) caller: Caller,
@@ -68,6 +70,7 @@ impl Settings {
             times,
             renew: Renew::default(),
             min_hold: None,
+            max_queue: QueueLimit::NONE,
             spent: Duration::ZERO,
             caller: Caller::Call,
         }
@@ -135,6 +138,12 @@ impl Settings {
             .and_then(|()| dialect.check_ttl(ttl.as_duration()))
             .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
         traits.check_ttl(ttl.as_duration())?;
+        if self.max_queue != QueueLimit::NONE {
+            traits
+                .check_queue(dialect)
+                .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
+            self.inner.paces.begin();
+        }
         self.check_kind()?;
         let renew = self.renew;
         if let Renew::Every(every) = renew

@@ -10,6 +10,7 @@ use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::runtime::overrides::CurrentOverrides;
+use crate::runtime::paces::Paces;
 use crate::runtime::probe::Probe;
 use crate::runtime::tracked::TrackedLocks;
 use crate::store::{Call, Store, Together, check_runtime};
@@ -38,6 +39,7 @@ pub(crate) struct ManagerInner {
     /// The held locks, where no background worker has them.
     pub(crate) tracked: TrackedLocks,
     pub(crate) overrides: CurrentOverrides,
+    pub(crate) paces: Paces,
     /// Called with each lock that is tracked without a background worker.
     #[cfg(feature = "testing")]
     pub(crate) on_tracked: std::sync::OnceLock<OnTracked>,
@@ -67,6 +69,7 @@ impl ManagerInner {
             settings,
             reporter,
             activity: Activity::default(),
+            paces: Paces::default(),
             probe: Probe::default(),
             worker: None,
             tracked: TrackedLocks::default(),

@@ -122,11 +122,25 @@ impl PendingAcquire {
                 token,
                 lease,
                 release_request,
-            } => Ok(self.acquired(token, lease, release_request)),
+            } => {
+                if let Some((rank, at)) = self.acquisition.last_rank() {
+                    let time = self.inner.clock().now().since(at);
+                    let turns = rank.saturating_add(1);
+                    self.inner.paces.record(self.key(), time, turns);
+                }
+                Ok(self.acquired(token, lease, release_request))
+            }
             AcquireResult::Contended { holder } => Err(LockError::Contended {
                 key: self.key().text(),
                 holder: holder.map(|seen| Box::new(Holder::new(seen))),
                 requested: self.kind(),
+            }),
+            AcquireResult::QueueFull { holder, rank } => Err(LockError::QueueFull {
+                key: self.key().text(),
+                position: rank,
+                holder: holder.map(|seen| Box::new(Holder::new(seen))),
+                requested: self.kind(),
+                pace: self.inner.paces.of(self.key()),
             }),
             AcquireResult::TimedOut {
                 waited,

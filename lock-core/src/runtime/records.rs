@@ -122,6 +122,7 @@ impl AcquireRecord {
         let outcome = match error {
             LockError::Contended { .. } | LockError::WouldDeadlock { .. } => AcquireEnd::Contended,
             LockError::Timeout { .. } => AcquireEnd::TimedOut,
+            LockError::QueueFull { .. } => AcquireEnd::QueueFull,
             _ => AcquireEnd::Failed,
         };
         self.end(outcome, None, Some(error));

@@ -11,7 +11,7 @@ use crate::runtime::connecting;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
-use crate::runtime::waiter::{self, BoxedAcquire};
+use crate::runtime::waiter::{self, BoxedAcquire, WaitLimits};
 use crate::store::{Call, Reach, Together};
 use crate::telemetry::Caller;
 use lock_protocol::acquisition::{AcquireOutcome, Action, NextAction, Patience};
@@ -25,19 +25,22 @@ use lock_protocol::op::OpKind;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetPatience {
     pub(crate) started: Moment,
-    /// Zero for one attempt.
-    pub(crate) wait: Duration,
+    /// A wait of zero is one attempt.
+    pub(crate) limits: WaitLimits,
 }
 
 impl SetPatience {
     fn of_each(self, inner: &ManagerInner) -> Patience {
-        let Self { started, wait } = self;
-        if wait.is_zero() {
+        let Self { started, limits } = self;
+        if limits.wait.is_zero() {
             let until = started.plus(inner.settings.command_timeout);
             Patience::OneAttempt { started, until }
         } else {
-            let deadline = started.plus(wait);
-            Patience::Wait { started, deadline }
+            Patience::Wait {
+                started,
+                deadline: started.plus(limits.wait),
+                max_queue: limits.max_queue,
+            }
         }
     }
 
@@ -151,7 +154,7 @@ async fn send(
     for acquire in &mut *pending {
         acquire.enter_local_queue();
     }
-    let together = if patience.wait.is_zero() {
+    let together = if patience.limits.wait.is_zero() {
         Together::AllOrNone
     } else {
         Together::InOrder
@@ -219,12 +222,12 @@ fn acquire_alone(
     lease_config: LeaseConfig,
     patience: SetPatience,
 ) -> Result<SetProgress, LockError> {
-    let SetPatience { started, wait } = patience;
+    let SetPatience { started, limits } = patience;
     let spent = inner.clock().now().since(started);
-    let acquiring = if wait.is_zero() {
+    let acquiring = if limits.wait.is_zero() {
         waiter::try_acquire(inner, key, lease_config, spent, Caller::Call)?
     } else {
-        waiter::acquire(inner, key, lease_config, wait, spent, Caller::Call)?
+        waiter::acquire(inner, key, lease_config, limits, spent, Caller::Call)?
     };
     Ok(SetProgress {
         acquired: Vec::new(),

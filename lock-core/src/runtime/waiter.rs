@@ -18,7 +18,7 @@ use crate::store::{Call, Reach, Together, check_runtime};
 use crate::telemetry::{Caller, LockEvent, NotificationKind, NotificationUse};
 use lock_protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
-    Connectivity, LeaseKind, NextAction, Patience, RenewReason,
+    Connectivity, LeaseKind, NextAction, Patience, QueueLimit, RenewReason,
 };
 use lock_protocol::cleanup::Validity;
 use lock_protocol::clock::{Deadline, Moment};
@@ -55,7 +55,14 @@ pub(crate) fn try_acquire(
     start(inner, key, lease_config, patience, until, caller)
 }
 
-/// Waits for the lock for at most `wait`, of which `spent` has passed.
+/// How long a caller waits, and for how many others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitLimits {
+    pub(crate) wait: Duration,
+    pub(crate) max_queue: QueueLimit,
+}
+
+/// Waits for the lock within these limits. `spent` is the part of the wait that has passed.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the queue. A lock that was granted meanwhile goes to the next waiter.
@@ -63,13 +70,17 @@ pub(crate) fn acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
-    wait: Duration,
+    limits: WaitLimits,
     spent: Duration,
     caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now().minus(spent);
-    let deadline = started.plus(wait);
-    let patience = Patience::Wait { started, deadline };
+    let deadline = started.plus(limits.wait);
+    let patience = Patience::Wait {
+        started,
+        deadline,
+        max_queue: limits.max_queue,
+    };
     start(inner, key, lease_config, patience, deadline, caller)
 }
 
@@ -415,7 +426,7 @@ impl PendingAcquire {
             return;
         }
         let holder = match outcome {
-            AcquireOutcome::Queued { rank, holder, .. } => {
+            AcquireOutcome::Queued { rank, holder, .. } | AcquireOutcome::Full { rank, holder } => {
                 record.on_busy(Some(*rank));
                 holder
             }

@@ -165,6 +165,8 @@ labels! {
         Contended = "contended",
         /// Another holder had the lock for the whole wait.
         TimedOut = "timeout",
+        /// Another holder had the lock, and too many callers waited for it.
+        QueueFull = "queue_full",
         /// The caller dropped the future.
         Cancelled = "cancelled",
         /// The call failed for another reason.

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`Contended`](LockError::Contended) | [`contended`] |
 //! | [`Timeout`](LockError::Timeout) | [`timeout`] |
+//! | [`QueueFull`](LockError::QueueFull) | [`queue_full`] |
 //! | [`Lost`](LockError::Lost) | [`lost`], and [`revoked`] for the one reason that has fields |
 //! | [`WouldDeadlock`](LockError::WouldDeadlock) | [`would_deadlock`] |
 //! | [`ForeignKey`](LockError::ForeignKey) | [`foreign_key`] |
@@ -65,6 +66,18 @@ pub fn timeout(key: impl Into<String>, waited: Duration) -> LockError {
         holder: None,
         requested: Kind::Exclusive,
         position: None,
+    }
+}
+
+/// Makes a [`LockError::QueueFull`] without a holder: this many callers wait.
+#[must_use]
+pub fn queue_full(key: impl Into<String>, position: u64, pace: Option<Duration>) -> LockError {
+    LockError::QueueFull {
+        key: key.into().into(),
+        position,
+        holder: None,
+        requested: Kind::Exclusive,
+        pace,
     }
 }
 

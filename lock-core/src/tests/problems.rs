@@ -25,7 +25,9 @@ fn problems_page_has_a_section_for_each_type() {
             kind.slug()
         );
         let retry_after = match kind {
-            ProblemKind::Contended | ProblemKind::Timeout => "estimated".to_owned(),
+            ProblemKind::Contended | ProblemKind::Timeout | ProblemKind::QueueFull => {
+                "estimated".to_owned()
+            }
             // These do not depend on the error.
             _ => {
                 let time = kind.retry_after(&crate::LockError::ShuttingDown);
@@ -34,6 +36,7 @@ fn problems_page_has_a_section_for_each_type() {
         };
         let code = match kind.code() {
             Code::Aborted => "ABORTED",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
             Code::Unavailable => "UNAVAILABLE",
             Code::InvalidArgument => "INVALID_ARGUMENT",
             Code::Internal => "INTERNAL",

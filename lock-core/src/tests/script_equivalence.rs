@@ -96,6 +96,7 @@ fn step(
             lead_us,
             entry_from_history,
             names_earlier,
+            max_queue,
             kind,
             purpose,
         } => {
@@ -118,6 +119,7 @@ fn step(
                 kind: *kind,
                 purpose: *purpose,
                 earlier: &earlier,
+                max_queue: *max_queue,
             };
             let mut args = vec![
                 command.owner_id.to_string(),
@@ -133,14 +135,17 @@ fn step(
                 },
             ];
             // The client leaves out the last arguments that have their defaults.
-            if earlier.is_empty() && *lead_us == 0 && !kind.is_shared() {
+            if earlier.is_empty() && *lead_us == 0 && !kind.is_shared() && max_queue.is_none() {
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
+            args.extend(max_queue.map(|most| format!("max {most}")));
             args.extend(earlier.iter().map(ToString::to_string));
             let reply = server.run(ACQUIRE.of(server.is_sharded), &KEYS, &args);
             let (reply, server_us) = parse_acquire(text_of(&reply)).unwrap();
             assert_eq!(server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
+            model.refused =
+                matches!(expected, AcquireReply::Full { .. }).then(|| owner_id(*who).short());
             if let AcquireReply::Busy { .. } = expected {
                 // An owner that got this reply has no entry in the queue.
                 model.histories.remove(who);
@@ -401,6 +406,11 @@ fn silent(model: &Model, text: &str) -> bool {
     let Some(notification) = WireNotification::parse(text) else {
         return false;
     };
+    if let WireNotification::Head { to, .. } = notification
+        && model.refused == Some(to)
+    {
+        return true;
+    }
     model
         .lock_state
         .queue

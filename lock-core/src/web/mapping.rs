@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::retry_after::until_free;
+use super::retry_after::{until_a_place, until_free};
 use crate::error::{InvalidSetting, LockError};
 use lock_protocol::key::InvalidNameReason;
 
@@ -11,6 +11,7 @@ use lock_protocol::key::InvalidNameReason;
 pub(crate) enum ProblemKind {
     Contended,
     Timeout,
+    QueueFull,
     Lost,
     ShuttingDown,
     Unavailable,
@@ -20,9 +21,10 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Contended,
         Self::Timeout,
+        Self::QueueFull,
         Self::Lost,
         Self::ShuttingDown,
         Self::Unavailable,
@@ -34,6 +36,7 @@ impl ProblemKind {
         match error {
             LockError::Contended { .. } => Self::Contended,
             LockError::Timeout { .. } => Self::Timeout,
+            LockError::QueueFull { .. } => Self::QueueFull,
             LockError::Lost { .. } => Self::Lost,
             LockError::ShuttingDown => Self::ShuttingDown,
             LockError::NoQuorum { .. } => Self::Unavailable,
@@ -52,6 +55,7 @@ impl ProblemKind {
         match self {
             Self::Contended => "contended",
             Self::Timeout => "timeout",
+            Self::QueueFull => "queue-full",
             Self::Lost => "lost",
             Self::ShuttingDown => "shutting-down",
             Self::Unavailable => "unavailable",
@@ -64,6 +68,7 @@ impl ProblemKind {
         match self {
             Self::Contended => "The resource is in use",
             Self::Timeout => "The resource was not free in time",
+            Self::QueueFull => "Too many requests wait for the resource",
             Self::Lost => "The operation was interrupted",
             Self::ShuttingDown => "The service is shutting down",
             Self::Unavailable => "The lock service is not available",
@@ -77,6 +82,7 @@ impl ProblemKind {
     pub(crate) fn retry_after(self, error: &LockError) -> Option<Duration> {
         match self {
             Self::Contended | Self::Timeout => Some(until_free(error)),
+            Self::QueueFull => Some(until_a_place(error)),
             Self::ShuttingDown => Some(Duration::from_secs(1)),
             Self::Unavailable => Some(Duration::from_secs(2)),
             Self::Lost | Self::InvalidName | Self::Misconfigured => None,
@@ -87,10 +93,11 @@ impl ProblemKind {
 #[cfg(any(feature = "axum-0-8", feature = "actix-web-4"))]
 impl ProblemKind {
     /// A held lock is a conflict and no failure of the service: proxies eject an instance that
-    /// replies 503. An interrupted operation is 500, because clients repeat a 503 by themselves.
+    /// replies 503. 429 is what clients slow down after. An interrupted operation is 500, because clients repeat a 503 by themselves.
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::Contended | Self::Timeout => 409,
+            Self::QueueFull => 429,
             Self::Lost | Self::Misconfigured => 500,
             Self::ShuttingDown | Self::Unavailable => 503,
             Self::InvalidName => 400,

@@ -18,6 +18,16 @@ pub(super) fn until_free(error: &LockError) -> Duration {
     error.holder().map_or(SECOND, of_holder)
 }
 
+/// Returns the time after which a full queue has probably let its next waiter go, in whole seconds.
+pub(super) fn until_a_place(error: &LockError) -> Duration {
+    match error {
+        LockError::QueueFull {
+            pace: Some(pace), ..
+        } => whole_seconds(*pace).clamp(SECOND, LONGEST),
+        _ => until_free(error),
+    }
+}
+
 fn of_holder(holder: &Holder) -> Duration {
     if holder.state != HolderState::Holding {
         // No release can free the lock before its lease ends.
@@ -41,6 +51,7 @@ pub(super) fn whole_seconds(time: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lock_protocol::kind::Kind;
 
     #[test]
     fn estimate_is_the_age_of_the_holder_within_its_lease() {
@@ -76,6 +87,26 @@ mod tests {
             assert_eq!(estimate(held_for, remaining), expected, "{text}");
         }
         assert_eq!(until_free(&LockError::ShuttingDown), SECOND);
+    }
+
+    #[test]
+    fn full_queue_has_its_pace_or_else_its_holder() {
+        let full = |pace| LockError::QueueFull {
+            key: "k".into(),
+            position: 9,
+            holder: Some(Box::new(Holder::foreign(Some(Duration::from_secs(3))))),
+            requested: Kind::Exclusive,
+            pace,
+        };
+        let ms = Duration::from_millis;
+        for (pace, seconds) in [
+            (Some(ms(20)), 1),
+            (Some(ms(6_001)), 7),
+            (Some(ms(600_000)), 30),
+            (None, 3),
+        ] {
+            assert_eq!(until_a_place(&full(pace)), Duration::from_secs(seconds));
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl ProblemKind {
     pub(crate) fn code(self) -> Code {
         match self {
             Self::Contended | Self::Timeout | Self::Lost => Code::Aborted,
+            Self::QueueFull => Code::ResourceExhausted,
             Self::ShuttingDown | Self::Unavailable => Code::Unavailable,
             Self::InvalidName => Code::InvalidArgument,
             Self::Misconfigured => Code::Internal,
@@ -44,6 +45,7 @@ impl ProblemKind {
         match self {
             Self::Contended => "LOCK_CONTENDED",
             Self::Timeout => "LOCK_TIMEOUT",
+            Self::QueueFull => "LOCK_QUEUE_FULL",
             Self::Lost => "LOCK_LOST",
             Self::ShuttingDown => "LOCK_SHUTTING_DOWN",
             Self::Unavailable => "LOCK_UNAVAILABLE",

@@ -1,4 +1,4 @@
-//! Checks `mode`, `permits` and `weight`: their limits, and what they cannot be combined with.
+//! Checks `mode`, `permits`, `weight` and `max_queue`: their limits, and what they cannot be combined with.
 
 use crate::check::timing::{ConstantAdvice, constant};
 use crate::errors::Errors;
@@ -48,7 +48,13 @@ fn limits(option: NumberOption, value: u32, permits: Option<u32>) -> Option<Stri
     let most = match option {
         NumberOption::Permits => MAX_PERMITS,
         NumberOption::Weight => MAX_WEIGHT,
+        NumberOption::MaxQueue => u32::MAX,
     };
+    if value == 0 && option == NumberOption::MaxQueue {
+        return Some(
+            "`max_queue` must be at least 1; to wait for nobody, write `wait = \"0s\"`".into(),
+        );
+    }
     if value == 0 {
         return Some(format!("`{name}` must be at least 1"));
     }

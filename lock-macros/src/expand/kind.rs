@@ -40,7 +40,7 @@ impl KindArgs {
 impl NumberArg {
     /// Writes a constant item that checks the value, and an expression for the value. An item cannot name
     /// generics; for those the expression is a `const` block.
-    fn expand(
+    pub(super) fn expand(
         &self,
         permits: Option<&Self>,
         krate: &CratePath,

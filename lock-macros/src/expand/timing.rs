@@ -59,15 +59,20 @@ impl Timing {
             Some(RenewArg::Auto) | None => None,
         };
         fields.extend(renew.map(|renew| quote_spanned!(site=> renew: #renew)));
-        let (of_kind, kind) = kind.expand(krate, generics);
-        items.extend(of_kind);
-        fields.extend(kind.map(|kind| quote_spanned!(site=> kind: #kind)));
+        let (items_of_kind, value) = kind.expand(krate, generics);
+        items.extend(items_of_kind);
+        fields.extend(value.map(|kind| quote_spanned!(site=> kind: #kind)));
+        if let Some(number) = &kind.max_queue {
+            let (item, value) = number.expand(None, krate, generics);
+            items.extend(item);
+            fields.push(quote_spanned!(site=> max_queue: ::core::option::Option::Some(#value)));
+        }
         if contention == Contention::Skip {
             fields.push(quote_spanned!(site=> on_contended: #support::OnContended::Skip));
         }
         let options = match fields.len() {
             0 => quote_spanned!(site=> #support::Options::DEFAULT),
-            7 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
+            8 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
             _ => quote_spanned! {site=>
                 #support::Options { #(#fields,)* ..#support::Options::DEFAULT }
             },

@@ -285,6 +285,9 @@ impl OptionParser<'_> {
             "weight" => {
                 args.kind.weight = NumberArg::parse(value, NumberOption::Weight, errors);
             }
+            "max_queue" => {
+                args.kind.max_queue = NumberArg::parse(value, NumberOption::MaxQueue, errors);
+            }
             "on_contended" => args.on_contended = OnContended::parse(value, errors),
             "on_lost" => {
                 let words = [

@@ -1,4 +1,5 @@
-//! The options that say how many callers hold the lock together: `mode`, `permits` and `weight`.
+//! The options that say how many callers hold the lock together, and wait for it: `mode`, `permits`, `weight` and
+//! `max_queue`.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::ToTokens;
@@ -14,6 +15,7 @@ pub(crate) struct KindArgs {
     pub(crate) mode: Option<Mode>,
     pub(crate) permits: Option<NumberArg>,
     pub(crate) weight: Option<NumberArg>,
+    pub(crate) max_queue: Option<NumberArg>,
 }
 
 /// The value of `mode`.
@@ -47,6 +49,7 @@ impl Mode {
 pub(crate) enum NumberOption {
     Permits,
     Weight,
+    MaxQueue,
 }
 
 impl NumberOption {
@@ -54,6 +57,7 @@ impl NumberOption {
         match self {
             Self::Permits => "permits",
             Self::Weight => "weight",
+            Self::MaxQueue => "max_queue",
         }
     }
 
@@ -61,6 +65,7 @@ impl NumberOption {
         match self {
             Self::Permits => 4,
             Self::Weight => 2,
+            Self::MaxQueue => 20,
         }
     }
 }
@@ -140,7 +145,9 @@ fn literal_value(literal: &Lit) -> Option<u32> {
 impl KindArgs {
     /// Returns all numbers, `permits` first.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = &NumberArg> {
-        [&self.permits, &self.weight].into_iter().flatten()
+        [&self.permits, &self.weight, &self.max_queue]
+            .into_iter()
+            .flatten()
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
-pub(crate) const OPTIONS: [(&str, &str); 18] = [
+pub(crate) const OPTIONS: [(&str, &str); 19] = [
     ("name", "\"...\""),
     ("lock", "OrderLock { id }"),
     ("ttl", "\"30s\""),
@@ -14,6 +14,7 @@ pub(crate) const OPTIONS: [(&str, &str); 18] = [
     ("mode", "read"),
     ("permits", "4"),
     ("weight", "2"),
+    ("max_queue", "20"),
     ("on_contended", "skip"),
     ("on_error", "|e| ..."),
     ("on_lost", "cancel"),
@@ -40,7 +41,7 @@ pub(crate) const DECLARED: [(&str, &str); 8] = [
 pub(crate) type Options = &'static [(&'static str, &'static str)];
 
 /// The names that other libraries use for an option, without capitals and underscores.
-const OTHER_LIBRARIES: [(&str, &[&str]); 11] = [
+const OTHER_LIBRARIES: [(&str, &[&str]); 12] = [
     (
         "name",
         &[
@@ -121,6 +122,16 @@ const OTHER_LIBRARIES: [(&str, &[&str]); 11] = [
         ],
     ),
     (
+        "max_queue",
+        &[
+            "queue",
+            "queuesize",
+            "maxwaiters",
+            "maxwaiting",
+            "queuelimit",
+        ],
+    ),
+    (
         "on_contended",
         &[
             "onbusy",
@@ -190,6 +201,7 @@ mod tests {
             ("leaseTime", "ttl"),
             ("lock_at_least_for", "min_hold"),
             ("onBusy", "on_contended"),
+            ("max_waiters", "max_queue"),
             ("manger", "manager"),
         ] {
             assert_eq!(meant(key, &OPTIONS), Some(option));

@@ -11,13 +11,35 @@ use crate::fencing_token::FencingToken;
 use crate::key::LockKey;
 use crate::lease::{Lease, LeaseConfig, LeaseEnds};
 
+/// How many waiters a caller accepts before it. Two bytes, because each waiter has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueLimit(u16);
+
+impl QueueLimit {
+    pub const NONE: Self = Self(u16::MAX);
+
+    /// A number that is too large to be of use is no limit.
+    pub fn new(waiters: u32) -> Self {
+        u16::try_from(waiters).map_or(Self::NONE, Self)
+    }
+
+    /// Returns the number; `None` for any number.
+    pub fn get(self) -> Option<u32> {
+        (self != Self::NONE).then_some(self.0.into())
+    }
+}
+
 /// How long an acquisition may take.
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
     /// One attempt without a queue entry.
     OneAttempt { started: Moment, until: Moment },
     /// Wait until `deadline`. The caller began to wait at `started`.
-    Wait { started: Moment, deadline: Moment },
+    Wait {
+        started: Moment,
+        deadline: Moment,
+        max_queue: QueueLimit,
+    },
 }
 
 /// Whether a lock needs renewals to stay held.
@@ -128,6 +150,11 @@ pub enum AcquireResult<E> {
     /// Another holder has the lock, and the acquisition makes one attempt.
     Contended {
         holder: Option<ObservedHolder>,
+    },
+    /// More others wait than the caller accepts.
+    QueueFull {
+        holder: Option<ObservedHolder>,
+        rank: u64,
     },
     TimedOut {
         waited: Duration,

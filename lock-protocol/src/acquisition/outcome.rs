@@ -71,6 +71,11 @@ pub enum AcquireOutcome {
         /// The interval between polls of a waiter that gets no notifications.
         poll: Option<Duration>,
     },
+    /// The caller accepts fewer waiters before it than there are. It has no entry.
+    Full {
+        rank: u64,
+        holder: Option<ObservedHolder>,
+    },
     Busy {
         holder_expiry: HolderExpiry,
         holder: Option<ObservedHolder>,
@@ -93,7 +98,9 @@ impl AcquireOutcome {
     /// Returns the holder, if the lock is busy.
     pub fn holder_mut(&mut self) -> Option<&mut ObservedHolder> {
         match self {
-            Self::Queued { holder, .. } | Self::Busy { holder, .. } => holder.as_mut(),
+            Self::Queued { holder, .. } | Self::Full { holder, .. } | Self::Busy { holder, .. } => {
+                holder.as_mut()
+            }
             Self::Held { .. }
             | Self::More
             | Self::Late

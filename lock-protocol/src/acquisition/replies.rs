@@ -66,6 +66,9 @@ impl<E: Failure> Acquisition<E> {
                 };
                 self.on_busy(busy, now, peers)
             }
+            AcquireOutcome::Full { rank, holder } => {
+                self.done(AcquireResult::QueueFull { holder, rank })
+            }
             AcquireOutcome::Busy {
                 holder_expiry,
                 holder,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::action::QueueLimit;
 use super::outcome::{AcquireOutcome, FailureClass, ObservedHolder};
 use crate::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::clock::{Moment, ServerMs};
@@ -33,6 +34,8 @@ pub struct SentAcquires {
     pub purpose: Purpose,
     /// The end of the wait; `None` for a single attempt.
     pub waits_until: Option<Moment>,
+    /// [`QueueLimit::NONE`] once the caller waits.
+    pub max_queue: QueueLimit,
     /// The holder that the last attempt at a quorum of servers saw; that of the nil id for none.
     pub seen_holder: ShortId,
     /// All entries that may be in the queue, the newest last.
@@ -125,6 +128,7 @@ impl SentAcquires {
             label,
             purpose: Purpose::Acquire,
             waits_until,
+            max_queue: QueueLimit::NONE,
             seen_holder: OwnerId::nil().short(),
             entries: Vec::new(),
             expires_at: None,
@@ -272,7 +276,16 @@ impl SentAcquires {
                 sent: times.sent,
                 remaining: Duration::from_millis(remaining_ms),
             },
+            AcquireReply::Full { rank, holder } => {
+                self.on_busy();
+                AcquireOutcome::Full {
+                    rank,
+                    holder: observed_holder(&holder, times.server_us),
+                }
+            }
             AcquireReply::Queued { rank, holder } => {
+                // A waiter that loses its entry later comes back without a limit.
+                self.max_queue = QueueLimit::NONE;
                 // The time of another process says nothing about copies that this one has not seen.
                 let unconfirmed = self.presence.unconfirmed();
                 if unconfirmed.is_none_or(|copies| !copies.is_of_another(times.run_id)) {

@@ -128,6 +128,7 @@ impl Bench {
             patience: Patience::Wait {
                 started: at(0),
                 deadline: at(wait),
+                max_queue: QueueLimit::NONE,
             },
             ..config
         })

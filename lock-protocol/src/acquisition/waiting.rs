@@ -76,6 +76,13 @@ impl<E: Failure> Waiting<E> {
         (self.is_connected() && !limit.is_zero()).then_some(limit)
     }
 
+    pub(super) fn last_rank(&self) -> Option<(u64, Moment)> {
+        match &self.observed {
+            Some(Observed::Busy { rank, at, .. }) => Some(((*rank)?, *at)),
+            Some(Observed::DeadWaiters { .. }) | None => None,
+        }
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.connectivity == Connectivity::Up
     }

@@ -191,8 +191,10 @@ fn write_acquire(
     not_after_ms: ServerMs,
     link: &LinkFacts<'_>,
 ) {
-    let has_more =
-        link.lead_us > 0 || sent.earlier().len() > 0 || sent.lease_config.kind.is_shared();
+    let has_more = link.lead_us > 0
+        || sent.earlier().len() > 0
+        || sent.lease_config.kind.is_shared()
+        || sent.max_queue.get().is_some();
     if has_more {
         write_whole_acquire(command, sent, not_after_ms, link);
         return;
@@ -217,7 +219,11 @@ fn write_first_args(
         .arg(&*sent.label);
 }
 
-/// Writes [`ACQUIRE_ARGS`] arguments and the earlier entries.
+/// Returns the number of arguments that [`write_whole_acquire`] writes.
+fn whole_args(sent: &SentAcquires) -> usize {
+    ACQUIRE_ARGS + usize::from(sent.max_queue.get().is_some()) + sent.earlier().len()
+}
+
 fn write_whole_acquire(
     command: &mut Command<'_>,
     sent: &SentAcquires,
@@ -234,6 +240,9 @@ fn write_whole_acquire(
         Purpose::Acquire => command.arg(sent.lease_config.kind.wire()),
         Purpose::Downgrade => command.arg(DOWNGRADE),
     };
+    if let Some(most) = sent.max_queue.get() {
+        command.arg(format!("max {most}").as_str());
+    }
     for entry in sent.earlier() {
         command.arg(entry);
     }
@@ -334,7 +343,7 @@ impl Native {
             .arg(not_after_ms)
             .arg(mode.wire());
         for (sent, not_after_ms) in acquires() {
-            command.arg(ACQUIRE_ARGS + sent.earlier().len());
+            command.arg(whole_args(sent));
             write_whole_acquire(&mut command, sent, not_after_ms, link);
         }
     }
@@ -512,6 +521,10 @@ pub fn parse_acquire(reply: Option<&[u8]>) -> Result<(AcquireReply, u64), Refusa
             remaining_ms: words.number()?,
         },
         b"queued" => AcquireReply::Queued {
+            rank: words.number()?,
+            holder: words.holder()?,
+        },
+        b"full" => AcquireReply::Full {
             rank: words.number()?,
             holder: words.holder()?,
         },

@@ -21,6 +21,8 @@ pub struct AcquireCommand<'a> {
     pub kind: Kind,
     pub purpose: Purpose,
     pub earlier: &'a [QueueEntry],
+    /// A caller that is not in the queue yet, and finds this many waiters, is refused.
+    pub max_queue: Option<u32>,
 }
 
 /// What an acquire is for.
@@ -76,6 +78,11 @@ pub enum AcquireReply {
         remaining_ms: u64,
     },
     Queued {
+        rank: u64,
+        holder: RawHolder,
+    },
+    /// The caller is refused, because this many others wait. It has no entry.
+    Full {
         rank: u64,
         holder: RawHolder,
     },

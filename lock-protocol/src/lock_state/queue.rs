@@ -30,6 +30,16 @@ pub(super) struct Granted {
     pub(super) token: FencingToken,
 }
 
+/// How an entry came into the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    New,
+    /// The owner id was there with another entry.
+    InPlaceOfAnEarlier,
+    /// It was there already.
+    Again,
+}
+
 /// The outcome of scanning the queue of a key that is free or shared.
 #[derive(Default)]
 pub(super) struct QueueScan {
@@ -59,37 +69,54 @@ impl NextOwner {
 
 impl LockState {
     /// Adds an entry at the end of the queue, or in the place of an earlier entry of the same owner
-    /// id. Returns whether this very entry was in the queue already.
-    pub(super) fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> bool {
+    /// id.
+    pub(super) fn enqueue(&mut self, entry: &QueueEntry, earlier: &[QueueEntry]) -> Arrival {
         let queue = self.queue.get_or_insert_with(|| Expiring {
             value: BTreeMap::new(),
             expires_ms: None,
         });
         let was_queued = score_of(&queue.value, entry);
         let mut score = queue.value.last_key_value().map_or(1, |(last, _)| last + 1);
+        let mut arrival = Arrival::New;
         for old in earlier {
             if let Some(was_queued) = score_of(&queue.value, old) {
                 score = score.min(was_queued);
                 queue.value.remove(&was_queued);
+                arrival = Arrival::InPlaceOfAnEarlier;
             }
         }
-        if was_queued.is_none() {
-            queue.value.insert(score, entry.clone());
+        if was_queued.is_some() {
+            return Arrival::Again;
         }
-        was_queued.is_some()
+        queue.value.insert(score, entry.clone());
+        arrival
+    }
+
+    /// Returns whether the caller arrives at a queue that has as many waiters as it accepts.
+    pub(super) fn is_full_for(&self, arrival: Arrival, command: &AcquireCommand<'_>) -> bool {
+        match (arrival, command.entry, command.max_queue) {
+            (Arrival::New, Some(entry), Some(most)) => self.rank(entry) >= u64::from(most),
+            _ => false,
+        }
     }
 
     /// Removes expired entries while the key is held, if the head has expired: then the next entry has
-    /// to become the head. Expired entries behind a live head do no harm, and looking for them would
-    /// make each poll cost ten times as much. Entries whose channel has no subscriber stay: the waiter
-    /// may be reconnecting. Returns whether it removed the head.
-    pub(super) fn remove_expired_entries(&mut self, own: &QueueEntry, now_ms: ServerMs) -> bool {
+    /// to become the head. Also if the queue is full, because they don't count then. Expired entries behind a
+    /// live head do no harm otherwise, and looking for them would make each poll cost ten times as much. Entries
+    /// whose channel has no subscriber stay: the waiter may be reconnecting. Returns whether it removed the head.
+    pub(super) fn remove_expired_entries(
+        &mut self,
+        own: &QueueEntry,
+        is_full: bool,
+        now_ms: ServerMs,
+    ) -> bool {
         let Some(queue) = &mut self.queue else {
             return false;
         };
         let is_expired = |entry: &QueueEntry| entry != own && now_ms > entry.expires_at_ms;
         let head = queue.value.values().next();
-        if !head.is_some_and(is_expired) {
+        let has_head_expired = head.is_some_and(is_expired);
+        if !has_head_expired && !is_full {
             return false;
         }
         let scanned = queue.value.iter().take(SCANNED_PER_CALL);
@@ -98,7 +125,7 @@ impl LockState {
         for score in &expired {
             queue.value.remove(score);
         }
-        true
+        has_head_expired
     }
 
     pub(super) fn leave_queue(&mut self, entries: &[QueueEntry]) -> bool {
@@ -215,11 +242,13 @@ impl LockState {
         };
         let held_ms = holder.remaining_ms.unwrap_or(0).min(LONGEST_HOLDER_MS);
         queue.expires_ms = Some(now_ms.plus(held_ms).plus(QUEUE_LIFE_MS));
-        let before = queue
-            .value
-            .values()
-            .take_while(|waits| *waits != entry)
-            .count();
+        self.rank(entry)
+    }
+
+    /// Returns how many entries stand before this one.
+    pub(super) fn rank(&self, entry: &QueueEntry) -> u64 {
+        let entries = self.queue.iter().flat_map(|queue| queue.value.values());
+        let before = entries.take_while(|waits| *waits != entry).count();
         u64::try_from(before).unwrap_or(u64::MAX)
     }
 }

@@ -16,7 +16,8 @@
 -- ARGV[8] kind                of the lock: "" exclusive, "r" for reading, "<of>" one of that many permits,
 --                             "<of>x<weight>" several of them; ">r" makes the holder of the exclusive lock a
 --                             reader, and no other caller
--- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue
+-- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue. In front of them may be
+--                             "max <n>": a caller that is not in the queue yet, and finds this many waiters, is refused
 -- The last arguments may be missing: each one costs the server 0.1 us. Then the entry is "", the lead is
 -- 0, and the kind is "".
 --
@@ -30,6 +31,7 @@
 --   late     now                              the call came after not_after; nothing was written
 --   held     now  token  remaining            the caller holds the lock (also if it did before)
 --   queued   now  rank   remaining  value     the caller waits; remaining and value are the holder's
+--   full     now  rank   remaining  value     the caller is refused: `rank` others wait. It has no entry
 --   busy     now  remaining  value            another holder has the lock, or goes before the caller
 --   more     now                              the first hundred entries were dead and are removed, or were
 --                                             let in, and others stand behind them: call again at once

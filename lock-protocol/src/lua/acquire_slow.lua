@@ -11,7 +11,7 @@
 --   5  shared, K free or of the same group with room, no queue        take
 --   6  K is held by others, and the caller makes one attempt          busy
 --   7  everything else                                                enters the queue, then grant_next: held, more,
---                                                                     busy or queued
+--                                                                     busy, full or queued
 -- What was found about K (2, 3) goes before what is asked for: a late copy of an acquire must find its own lock,
 -- whatever became of it since.
 
@@ -93,8 +93,15 @@ if value and entry == '' and not (group and group.name == name) then
 end
 
 local moved = false -- whether the queue may have another head than before
+local max_queue -- of a caller that was not in the queue before
+local function is_refused()
+  return max_queue and redis.call('ZRANK', KEYS[2], entry) >= max_queue
+end
 if entry ~= '' then
   local was_queued = redis.call('ZSCORE', KEYS[2], entry)
+  if not was_queued and ARGV[9] then
+    max_queue = tonumber(string.match(ARGV[9], '^max (%d+)$'))
+  end
   if not was_queued or ARGV[9] then
     -- In the order of arrival: behind the last entry, or at the place of an earlier entry of the
     -- same owner id.
@@ -105,17 +112,18 @@ if entry ~= '' then
       if earlier then
         score = math.min(score, tonumber(earlier))
         redis.call('ZREM', KEYS[2], ARGV[i])
+        max_queue = nil
       end
     end
     if not was_queued then
       redis.call('ZADD', KEYS[2], score, entry)
     end
   end
-  if was_queued and value and not group then
-    -- Removes expired entries, if the head has expired. Those behind a live head stay: reading a
-    -- hundred entries costs ten times as much as the rest of a poll. Entries whose channel has no
-    -- subscriber stay while K is held: their connection may be broken for a moment only. grant_next
-    -- removes those of a shared K.
+  if (was_queued or is_refused()) and value and not group then
+    -- Removes expired entries, if the head has expired, or if they fill the queue. Those behind a live head
+    -- stay otherwise: reading a hundred entries costs ten times as much as the rest of a poll. Entries whose
+    -- channel has no subscriber stay while K is held: their connection may be broken for a moment only.
+    -- grant_next removes those of a shared K.
     local now_ms, expired = math.floor(now / 1000), {}
     local function find_expired(first, last)
       for _, other in ipairs(redis.call('ZRANGE', KEYS[2], first, last)) do
@@ -126,10 +134,12 @@ if entry ~= '' then
       end
     end
     find_expired(0, 0)
-    if expired[1] then
+    moved = expired[1] ~= nil
+    if moved or not was_queued then
       find_expired(1, 99)
+    end
+    if expired[1] then
       redis.call('ZREM', KEYS[2], unpack(expired))
-      moved = true
     end
   end
 end
@@ -151,6 +161,11 @@ end
 value = string.format('%.0f ', remaining) .. (value and string.sub(value, 1, 200) or '')
 if entry == '' then
   return 'busy' .. stamp .. ' ' .. value
+end
+if is_refused() then
+  local rank = redis.call('ZRANK', KEYS[2], entry)
+  redis.call('ZREM', KEYS[2], entry)
+  return 'full' .. stamp .. ' ' .. rank .. ' ' .. value
 end
 -- The queue outlives the lock and the last poll by ten minutes, the longest lifetime of an entry.
 -- Other clients write keys that expire in a million years: a day is enough.

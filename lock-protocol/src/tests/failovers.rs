@@ -163,6 +163,7 @@ impl Deployment {
             kind: Kind::Exclusive,
             purpose: Purpose::Acquire,
             earlier: &[],
+            max_queue: None,
         };
         let (reply, _) = primary.lock.acquire(&acquire, &env);
         let AcquireReply::Held { token, .. } = reply else {

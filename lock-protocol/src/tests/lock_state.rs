@@ -111,6 +111,17 @@ impl World {
         entry: Option<&QueueEntry>,
         earlier: &[QueueEntry],
     ) -> AcquireReply {
+        self.acquire_within(None, number, entry, earlier)
+    }
+
+    /// Acquires for a caller that accepts only so many waiters before it.
+    fn acquire_within(
+        &mut self,
+        max_queue: Option<u32>,
+        number: u128,
+        entry: Option<&QueueEntry>,
+        earlier: &[QueueEntry],
+    ) -> AcquireReply {
         let not_after_ms = self.now_ms().plus(1_000);
         let kind = match entry.map(|entry| &entry.kind) {
             Some(EntryKind::Known(kind)) => *kind,
@@ -128,6 +139,7 @@ impl World {
                 kind,
                 purpose: Purpose::Acquire,
                 earlier,
+                max_queue,
             };
             lock_state.acquire(&command, env)
         })

@@ -184,6 +184,8 @@ pub(super) enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Contended,
+    /// The queue was too long for it.
+    Refused,
     TimedOut,
     Failed,
     Dropped,

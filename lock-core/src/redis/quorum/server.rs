@@ -298,6 +298,8 @@ impl QuorumServer {
                 AcquireOutcome::Foreign { found } => return Ok(AcquireVote::Foreign { found }),
                 AcquireOutcome::Late
                 | AcquireOutcome::More
+                // A quorum has no queue, so it asks for no limit.
+                | AcquireOutcome::Full { .. }
                 | AcquireOutcome::NotOwner
                 | AcquireOutcome::StartOver => {}
             }

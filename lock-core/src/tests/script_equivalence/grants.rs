@@ -22,6 +22,7 @@ fn second_grant_of_an_owner_keeps_the_longer_lease() {
         lead_us: 0,
         entry_from_history: false,
         names_earlier: false,
+        max_queue: None,
         kind,
         purpose: Purpose::Acquire,
     };
@@ -55,6 +56,7 @@ fn acquire_lowers_the_end_of_no_permit() {
         lead_us: 0,
         entry_from_history: false,
         names_earlier: false,
+        max_queue: None,
         kind: Kind::Permits { of: 3, weight },
         purpose: Purpose::Acquire,
     };

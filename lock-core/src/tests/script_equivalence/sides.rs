@@ -10,7 +10,7 @@ use lock_protocol::clock::ServerMs;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::inspection::{KeyContent, SeenKey};
 use lock_protocol::lock_state::{Expiring, KeyValue, LockState};
-use lock_protocol::owner_id::OwnerId;
+use lock_protocol::owner_id::{OwnerId, ShortId};
 use lock_protocol::scripts::{Script, ScriptForm};
 use lock_protocol::wire::{EntryKind, QueueEntry};
 
@@ -135,6 +135,8 @@ pub(super) struct Model {
     pub(super) lock_state: LockState,
     pub(super) histories: BTreeMap<usize, Vec<QueueEntry>>,
     pub(super) strangers: usize,
+    /// The caller that the last acquire refused. A message to it may have had no reader.
+    pub(super) refused: Option<ShortId>,
     /// What the last inspection found in the key.
     pub(super) inspected: Option<SeenKey>,
 }

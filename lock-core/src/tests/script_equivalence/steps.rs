@@ -19,6 +19,7 @@ pub(super) enum Step {
         entry_from_history: bool,
         /// Whether it names the earlier entries. A late copy does not, so an owner may have several in the queue.
         names_earlier: bool,
+        max_queue: Option<u32>,
         kind: Kind,
         purpose: Purpose,
     },
@@ -157,7 +158,10 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         proptest::option::weighted(0.7, wait.clone()),
         lead.clone(),
         any::<bool>(),
-        proptest::bool::weighted(0.8),
+        (
+            proptest::bool::weighted(0.8),
+            proptest::option::weighted(0.3, 0..4_u32),
+        ),
         kinds(),
         prop_oneof![9 => Just(Purpose::Acquire), 1 => Just(Purpose::Downgrade)],
     )
@@ -170,7 +174,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                 wait,
                 lead_us,
                 entry_from_history,
-                names_earlier,
+                (names_earlier, max_queue),
                 kind,
                 purpose,
             )| {
@@ -188,6 +192,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                     lead_us,
                     entry_from_history,
                     names_earlier,
+                    max_queue,
                     kind,
                     purpose,
                 }

@@ -47,6 +47,7 @@ fn grant_whose_longest_hold_has_ended_starts_over() {
         patience: Patience::Wait {
             started: at(0),
             deadline: at(WAIT),
+            max_queue: QueueLimit::NONE,
         },
         ..config
     });
@@ -174,6 +175,7 @@ fn handover_of_a_lock_that_lasts_as_long_as_its_guard_has_no_deadline() {
         patience: Patience::Wait {
             started: at(0),
             deadline: at(WAIT),
+            max_queue: QueueLimit::NONE,
         },
         ..config
     });

@@ -11,6 +11,7 @@ fn first_command_of_a_short_wait_has_50_ms() {
         patience: Patience::Wait {
             started: at(0),
             deadline: at(0),
+            max_queue: QueueLimit::NONE,
         },
         command_timeout: ms(20),
         ..config
@@ -51,6 +52,60 @@ fn holder_of_a_timeout_is_as_old_as_the_error() {
     let holder = holder.expect("the lock has a holder");
     assert_eq!(holder.held_for, Some(ms(WAIT)));
     assert_eq!(holder.remaining, Some(ms(89_300)));
+}
+
+fn with_max_queue(most: u32) -> Bench {
+    Bench::new(|config| AcquireConfig {
+        patience: Patience::Wait {
+            started: at(0),
+            deadline: at(WAIT),
+            max_queue: QueueLimit::new(most),
+        },
+        ..config
+    })
+}
+
+#[test]
+fn refused_caller_ends_at_once_and_has_nothing_to_cancel() {
+    let mut bench = with_max_queue(2);
+    bench.start();
+    let AcquireReply::Queued { holder, .. } = queued(0, Some(300)) else {
+        unreachable!();
+    };
+    let next = bench.pass(10).reply(AcquireReply::Full { rank: 2, holder });
+    let NextAction::Done(AcquireResult::QueueFull { holder, rank: 2 }) = next else {
+        panic!("{next:?}");
+    };
+    assert_eq!(holder.expect("the lock has a holder").token, Some(token(5)));
+    assert!(matches!(bench.drop_it(), DropAction::Forget));
+}
+
+/// A copy without a reply may still arrive, and enter the queue.
+#[test]
+fn refused_caller_cancels_a_copy_that_got_no_reply() {
+    let mut bench = with_max_queue(2);
+    bench.start();
+    waits_until(bench.pass(10).fail(FailureClass::Unreachable), 20);
+    acquire_limit(bench.to(20).timeout());
+    let holder = RawHolder {
+        remaining_ms: Some(300),
+        value: String::new(),
+    };
+    let next = bench.pass(10).reply(AcquireReply::Full { rank: 2, holder });
+    assert!(matches!(
+        next,
+        NextAction::Done(AcquireResult::QueueFull { .. })
+    ));
+    assert!(matches!(bench.drop_it(), DropAction::Cancel(_)));
+}
+
+#[test]
+fn only_a_newcomer_has_a_limit() {
+    let mut bench = with_max_queue(2);
+    bench.start();
+    assert_eq!(bench.acquisition.sent().max_queue.get(), Some(2));
+    bench.pass(10).reply(queued(1, Some(300)));
+    assert_eq!(bench.acquisition.sent().max_queue.get(), None);
 }
 
 #[test]

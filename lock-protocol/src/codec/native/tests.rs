@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::acquisition::{AcquireOutcome, FailureClass};
+use crate::acquisition::{AcquireOutcome, FailureClass, QueueLimit};
 use crate::cleanup::ReleaseSubject;
 use crate::clock::Moment;
 use crate::clock_sync::NotAfter;
@@ -223,6 +223,16 @@ fn downgrade_and_earlier_entries_are_arguments() {
         text.rfind(" old me").unwrap(),
     );
     assert!(new < old && text.ends_with(" old me"), "{text}");
+    waiting.max_queue = QueueLimit::new(7);
+    let mut op = Op::new(OpKind::Acquire(&mut waiting));
+    let channel = "new".into();
+    native().next(&mut op, &facts(&link(), 100, Channel::Up(&channel)));
+    let text = words(&encode(&native(), &op, &link(), ScriptsBy::Hash));
+    let (limit, old) = (
+        text.find(" max 7 ").unwrap(),
+        text.rfind(" old me").unwrap(),
+    );
+    assert!(limit < old, "{text}");
 }
 
 #[test]
@@ -640,6 +650,16 @@ fn acquire_replies_are_read() {
         ("busy 3 7 -1 abc", busy(None, "abc")),
         ("busy 3 7 5 a b  c ", busy(Some(5), "a b  c ")),
         ("busy 3 7 0 ", busy(Some(0), "")),
+        (
+            "full 3 7 12 5 abc",
+            AcquireReply::Full {
+                rank: 12,
+                holder: RawHolder {
+                    remaining_ms: Some(5),
+                    value: "abc".into(),
+                },
+            },
+        ),
         ("more 3 7", AcquireReply::More),
         ("late 3 7", AcquireReply::Late),
         ("gone 3 7", AcquireReply::NotOwner),
@@ -686,6 +706,7 @@ fn unexpected_replies_are_errors() {
         "held",
         "held 3 7 x 1",
         "held 3 7 1",
+        "full 3 7 x 1 a",
         "maybe 3 7",
         "held a 7 1 1",
     ];

@@ -80,6 +80,7 @@ fn acquire_after_its_latest_time_writes_nothing() {
         kind: Kind::Exclusive,
         purpose: Purpose::Acquire,
         earlier: &[],
+        max_queue: None,
     };
     assert_eq!(
         world.lock_state.acquire(&command, &env).0,

@@ -213,6 +213,7 @@ fn sums_of_times_saturate() {
             kind: Kind::Exclusive,
             purpose: Purpose::Acquire,
             earlier: &[],
+            max_queue: None,
         };
         lock_state.acquire(&command, env)
     });
@@ -277,6 +278,7 @@ fn counter_lives_five_minutes_from_its_seed_and_the_next_seed_is_higher() {
             kind: Kind::Exclusive,
             purpose: Purpose::Acquire,
             earlier: &[],
+            max_queue: None,
         };
         lock_state.acquire(&command, env)
     });

@@ -72,6 +72,7 @@ impl World {
                 kind: READ,
                 purpose: Purpose::Downgrade,
                 earlier: &[],
+                max_queue: None,
             };
             lock_state.acquire(&command, env)
         })

@@ -362,3 +362,75 @@ fn earlier_entry_that_arrived_late_is_removed_at_the_next_poll() {
     assert_eq!(rank(&world.acquire(2, Some(&new), &[old])), 0);
     assert_eq!(queued(&world), 1);
 }
+
+fn wait_within(world: &mut World, most: u32, number: u128) -> AcquireReply {
+    world.acquire_within(Some(most), number, Some(&entry(number)), &[])
+}
+
+#[test]
+fn caller_that_finds_too_many_waiters_is_refused_and_leaves_nothing() {
+    let mut world = World::new();
+    token(&wait_within(&mut world, 0, 1));
+    assert_eq!(rank(&wait_within(&mut world, 1, 2)), 0);
+    let before = world.lock_state.clone();
+    let reply = wait_within(&mut world, 1, 3);
+    assert!(
+        matches!(&reply, AcquireReply::Full { rank: 1, holder } if holder.remaining_ms == Some(TTL)),
+        "{reply:?}"
+    );
+    assert_eq!(world.lock_state, before);
+    assert_eq!(rank(&wait_within(&mut world, 2, 3)), 1);
+    // A waiter that polls again is not a newcomer.
+    assert_eq!(rank(&wait_within(&mut world, 1, 3)), 1);
+    // Without a queue, one for which nobody may wait leaves none.
+    let mut world = World::new();
+    world.try_acquire(1);
+    let before = world.lock_state.clone();
+    assert!(matches!(
+        wait_within(&mut world, 0, 2),
+        AcquireReply::Full { rank: 0, .. }
+    ));
+    assert_eq!(world.lock_state, before);
+}
+
+#[test]
+fn expired_waiters_do_not_fill_the_queue() {
+    let mut world = World::new();
+    world.try_acquire(1);
+    world.wait(2);
+    // Behind a living waiter, where a poll leaves them.
+    fill_queue(&mut world, 150, expired);
+    assert_eq!(rank(&world.wait(2)), 0);
+    assert_eq!(queued(&world), 151);
+    // One call looks at the first hundred.
+    let AcquireReply::Full { rank: left, .. } = wait_within(&mut world, 2, 3) else {
+        panic!("not refused");
+    };
+    assert_eq!(left, 52);
+    assert_eq!(rank(&wait_within(&mut world, 2, 3)), 1);
+}
+
+#[test]
+fn owner_with_an_earlier_entry_is_not_refused() {
+    let mut world = World::new();
+    world.try_acquire(1);
+    world.wait(2);
+    world.wait(3);
+    let extended = QueueEntry {
+        expires_at_ms: after(90_000),
+        ..entry(3)
+    };
+    let reply = world.acquire_within(Some(1), 3, Some(&extended), &[entry(3)]);
+    assert_eq!(rank(&reply), 1);
+}
+
+#[test]
+fn full_queue_of_a_free_lock_refuses_nobody_before_its_waiters_are_let_in() {
+    let mut world = World::new();
+    world.try_acquire(1);
+    world.wait(2);
+    world.pass(TTL + 1);
+    // The waiter gets the lock, so nobody waits before the newcomer.
+    assert_eq!(rank(&wait_within(&mut world, 1, 3)), 0);
+    assert_eq!(world.owner(), Some(owner_id(2)));
+}

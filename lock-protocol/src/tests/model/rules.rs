@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience};
+use crate::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience, QueueLimit};
 use crate::clock::Moment;
 use crate::key::{LockKey, LockName};
 use crate::kind::Kind;
@@ -163,6 +163,7 @@ impl Rules {
                 Patience::Wait {
                     started: now,
                     deadline: now.plus(self.wait),
+                    max_queue: QueueLimit::NONE,
                 }
             } else {
                 Patience::OneAttempt {

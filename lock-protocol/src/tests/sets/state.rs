@@ -197,6 +197,7 @@ impl State {
                 kind: model.kinds[client],
                 purpose: Purpose::Acquire,
                 earlier: &[],
+                max_queue: None,
             };
             let mut state = self.locks[lock].clone();
             let (reply, notifications) = self.env(|env| state.acquire(&command, env));

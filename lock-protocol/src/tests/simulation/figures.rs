@@ -38,6 +38,7 @@ pub(super) struct Figures {
     pub(super) grants_by_notification: u64,
     pub(super) heads: u64,
     pub(super) timeouts: u64,
+    pub(super) refused: u64,
     pub(super) timed_out: u64,
     pub(super) losses: u64,
     pub(super) deaths: u64,
@@ -66,6 +67,7 @@ impl Default for Figures {
             grants_by_notification: 0,
             heads: 0,
             timeouts: 0,
+            refused: 0,
             timed_out: 0,
             losses: 0,
             deaths: 0,
@@ -150,6 +152,7 @@ impl Figures {
         self.grants_by_notification += other.grants_by_notification;
         self.heads += other.heads;
         self.timeouts += other.timeouts;
+        self.refused += other.refused;
         self.timed_out += other.timed_out;
         self.losses += other.losses;
         self.deaths += other.deaths;

@@ -165,6 +165,7 @@ pub(super) fn describe(figures: &Figures, seed: u64, took: Duration) -> String {
         ("grants that needed a renewal", figures.confirmations),
         ("late grants given up", figures.late_grants),
         ("commands without a reply", figures.timeouts),
+        ("refused by a full queue", figures.refused),
         ("waits timed out", figures.timed_out),
         ("losses", figures.losses),
         ("processes killed", figures.deaths),

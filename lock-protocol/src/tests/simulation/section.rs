@@ -360,6 +360,10 @@ impl Simulation {
     pub(super) fn on_not_acquired(&mut self, index: usize, task: usize, ended: Ended) {
         let kind = match ended {
             Ended::Contended => Kind::Fail,
+            Ended::Refused => {
+                self.figures.refused += 1;
+                Kind::Fail
+            }
             Ended::TimedOut => {
                 self.figures.timed_out += 1;
                 Kind::Fail

@@ -7,7 +7,7 @@ use lock_testing::{Call, Kind, Nanos, nanos};
 use super::link::{Addressee, Purpose};
 use super::section::Section;
 use super::{MS, Simulation};
-use crate::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience};
+use crate::acquisition::{AcquireConfig, AcquireOrigin, LeaseKind, Patience, QueueLimit};
 use crate::backoff::Jitter;
 use crate::cleanup::AwaitedRelease;
 use crate::clock::Moment;
@@ -213,6 +213,11 @@ impl Simulation {
             Patience::Wait {
                 started,
                 deadline: started.plus(wait),
+                max_queue: if random.chance(10) {
+                    QueueLimit::new(*random.pick(&[0, 1, 3]))
+                } else {
+                    QueueLimit::NONE
+                },
             }
         };
         let drop_after = match random.below(100) {

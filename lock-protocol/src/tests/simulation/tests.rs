@@ -38,6 +38,7 @@ fn guarantees_hold_in_a_simulation_with_faults() {
         ("confirmation", figures.confirmations),
         ("late grant", figures.late_grants),
         ("command without a reply", figures.timeouts),
+        ("refused by a full queue", figures.refused),
         ("timed out", figures.timed_out),
         ("loss", figures.losses),
         ("death", figures.deaths),

@@ -171,7 +171,10 @@ impl Simulation {
         let is_present = match (&command.request, reply) {
             (Request::Acquire { .. }, Reply::Acquire(reply)) => !matches!(
                 reply,
-                AcquireReply::Late | AcquireReply::Busy { .. } | AcquireReply::Foreign { .. }
+                AcquireReply::Late
+                    | AcquireReply::Full { .. }
+                    | AcquireReply::Busy { .. }
+                    | AcquireReply::Foreign { .. }
             ),
             (Request::Renew { .. }, Reply::Renew(reply)) => *reply != RenewReply::NotOwner,
             _ => false,

@@ -142,6 +142,7 @@ impl<P: Peers> ClientStep<'_, P> {
             kind: sent.lease_config.kind,
             purpose: sent.purpose,
             earlier: sent.earlier().cloned().collect(),
+            max_queue: sent.max_queue.get(),
         };
         let owner_id = sent.owner_id;
         self.send(MessageLane::Acquire, owner_id, request);
@@ -212,6 +213,7 @@ impl<P: Peers> ClientStep<'_, P> {
                 return;
             }
             AcquireResult::Contended { .. } => Ended::Contended,
+            AcquireResult::QueueFull { .. } => Ended::Refused,
             AcquireResult::TimedOut { .. } => Ended::TimedOut,
             AcquireResult::Failed(_) => Ended::Failed,
         };

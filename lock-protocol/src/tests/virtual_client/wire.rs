@@ -32,6 +32,7 @@ pub(in crate::tests) enum Request {
         kind: Kind,
         purpose: Purpose,
         earlier: Vec<QueueEntry>,
+        max_queue: Option<u32>,
     },
     Renew {
         ttl_ms: u64,
@@ -79,6 +80,7 @@ impl Request {
                 kind,
                 purpose,
                 earlier,
+                max_queue,
             } => {
                 let command = AcquireCommand {
                     owner_id,
@@ -91,6 +93,7 @@ impl Request {
                     kind: *kind,
                     purpose: *purpose,
                     earlier,
+                    max_queue: *max_queue,
                 };
                 let (reply, notifications) = lock_state.acquire(&command, env);
                 (Reply::Acquire(reply), notifications)

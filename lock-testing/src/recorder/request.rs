@@ -69,6 +69,11 @@ impl RecordedRequest {
         self.map(|request| request.min_hold(min_hold))
     }
 
+    /// Sets how many callers may wait for the lock already. Defaults to no limit.
+    pub fn max_queue(self, waiters: u32) -> Self {
+        self.map(|request| request.max_queue(waiters))
+    }
+
     /// Acquires the lock and records it, as [`LockRequest::acquire`].
     ///
     /// # Errors

@@ -41,6 +41,7 @@ macro_rules! all_contracts {
             wait_ends_in_time_and_names_the_holder
             waiters_get_the_lock_in_order
             try_acquire_does_not_jump_the_queue
+            full_queue_refuses_a_newcomer
             dropped_waiter_is_skipped
             waiter_dropped_at_its_grant_hands_over
             dropped_acquire_leaves_no_lock

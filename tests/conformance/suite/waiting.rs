@@ -4,6 +4,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_core::LockError;
+use lock_core::error::{InvalidDialectReason, InvalidSetting};
 use test_support::eventually_async;
 use test_support::fixtures::{AT_ONCE, SOON};
 use tests::{Waiter, in_time, poll_once, shut_down};
@@ -106,6 +107,44 @@ pub(crate) async fn try_acquire_does_not_jump_the_queue(s: &Subject) {
     }
     drop(early);
     granted_at_once(waiting).await.release().await.unwrap();
+}
+
+/// A newcomer that finds as many waiters as it accepts is refused at once, and leaves no trace. Without a queue, the
+/// limit is refused.
+pub(crate) async fn full_queue_refuses_a_newcomer(s: &Subject) {
+    let limited = |most| s.second.lock(NAME).wait(WAIT).max_queue(most);
+    if !s.is_fair {
+        let error = within(AT_ONCE, limited(1).acquire()).await.unwrap_err();
+        let reason = InvalidDialectReason::NoQueue;
+        assert!(
+            matches!(&error, LockError::Invalid(InvalidSetting::Dialect { reason: found, .. }) if *found == reason),
+            "{error}"
+        );
+        return;
+    }
+    // A free lock has no queue.
+    let held = limited(0).acquire().await.unwrap();
+    let first = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
+    let second = s.start_waiter(limited(2), 2).await;
+    for most in [0, 2] {
+        let error = within(AT_ONCE, limited(most).acquire()).await.unwrap_err();
+        let LockError::QueueFull { key, position, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!((&**key, *position), (&*s.key(NAME), 2));
+        assert!(error.is_contended() && error.holder().is_some());
+        s.has_waiters(2).await;
+    }
+    let set = s.second.lock_all([NAME, "other"]).wait(WAIT).max_queue(2);
+    let error = within(AT_ONCE, set.acquire()).await.unwrap_err();
+    assert!(matches!(error, LockError::QueueFull { .. }), "{error}");
+    let other = s.first.lock("other").acquire().await.unwrap();
+    other.release().await.unwrap();
+    let third = s.start_waiter(limited(3), 3).await;
+    held.release().await.unwrap();
+    for waiting in [first, second, third] {
+        granted_at_once(waiting).await.release().await.unwrap();
+    }
 }
 
 /// A waiter whose future is dropped leaves no trace.

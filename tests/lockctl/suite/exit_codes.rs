@@ -107,6 +107,25 @@ fn contended_text_names_the_holder_and_its_time() {
 }
 
 #[test]
+fn full_queue_is_a_busy_lock() {
+    let server = RedisServer::start();
+    let holder = Lockctl::on(&server, &run(&["--label", "web-1:42"], &["sleep", "60"])).start();
+    eventually(SOON, || exists(&server, KEY));
+    let waiter = Lockctl::on(&server, &run(&["--wait", "60s"], &["true"])).start();
+    eventually(SOON, || exists(&server, "{lock:job}:q"));
+    let flags = ["--wait", "60s", "--max-queue", "1"];
+    let (code, stderr) = code(&Lockctl::on(&server, &run(&flags, &["true"])));
+    assert_eq!(code, 75);
+    assert!(
+        stderr.starts_with("lockctl: the lock `job` is held by web-1:42 for "),
+        "{stderr}"
+    );
+    let end = "; callers that wait already: 1; nothing was run (exit 75)\n";
+    assert!(stderr.ends_with(end), "{stderr}");
+    drop((waiter, holder));
+}
+
+#[test]
 fn exit_codes_of_wrong_arguments() {
     let server = RedisServer::start();
     for arguments in [
@@ -120,6 +139,8 @@ fn exit_codes_of_wrong_arguments() {
         run(&["--max-hold", "1s"], &["true"]),
         run(&["--min-hold", "30s"], &["true"]),
         run(&["--weight", "2"], &["true"]),
+        run(&["--max-queue", "2"], &["true"]),
+        run(&["--wait", "1s", "--max-queue", "0"], &["true"]),
         vec!["run", "--name", "", "--", "true"],
         vec!["run", "--name", "a{b", "--", "true"],
         vec!["man", "no-such-command"],

@@ -81,6 +81,13 @@ impl Task {
             let wait = self.random.millis(100, longest);
             (request.wait(wait), wait)
         };
+        // Where there are groups, there is a queue.
+        let has_queue = matches!(self.workload, Workload::ReadWrite | Workload::Permits);
+        let request = if has_queue && self.random.chance(20) {
+            request.max_queue(*self.random.pick(&[0, 2]))
+        } else {
+            request
+        };
         let mut invoke = log.event(Call::Acquire, Kind::Invoke);
         invoke.limit = Some(nanos(within));
         invoke.note = (!tries).then(|| WAITS.into());

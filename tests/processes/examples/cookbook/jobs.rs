@@ -141,6 +141,14 @@ fn three_instances_migrate_once_and_all_become_ready() {
     assert_eq!(lines[2], steps);
 }
 
+#[test]
+fn callers_behind_a_short_queue_are_told_to_come_back() {
+    let server = RedisServer::start();
+    let program = on(&server, "short_queue").arg("--report").arg("700");
+    let lines = lines_of(&[program.spawn()]).remove(0);
+    assert_eq!(lines, ["4 reports, 16 callers told to come back"]);
+}
+
 /// Each recipe also runs without a server.
 #[test]
 fn recipes_run_in_memory() {
@@ -148,6 +156,7 @@ fn recipes_run_in_memory() {
         ("cron_once", "ran: sent 12 mails"),
         ("queue_consumer", "cargo/0003"),
         ("cache_stampede", "20 answers, 1 queries"),
+        ("short_queue", "4 reports, 16 callers told to come back"),
         ("migrations_at_startup", "ready at version 3"),
     ] {
         let lines = lines_of(&[example(name).spawn()]).remove(0);

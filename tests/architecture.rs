@@ -25,7 +25,7 @@ const LEVELS: [&[&str]; 13] = [
     &["guard"],
     &["run"],
     &["request", "lead", "typed"],
-    &["manager", "admin", "health"],
+    &["manager", "admin", "health", "observe"],
     &["web"],
     &["macro_support"],
     &["testing"],

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::{Holder, LockError};
 use crate::manager::LockManager;
 use crate::runtime::inner::ManagerInner;
-use lock_protocol::inspection::InspectDetail;
+use lock_protocol::inspection::{InspectDetail, InspectReply};
 use lock_protocol::key::{LockKey, LockName};
 
 mod error;
@@ -214,14 +214,20 @@ impl ManagerInner {
         let key = self.admin_key(&name)?;
         let limit = self.settings.command_timeout;
         let reply = self.store.inspect(&key, detail, limit).await?;
-        Ok(LockInfo::new(&key, name, &reply, &|owner_id| {
-            self.is_own(owner_id)
-        }))
+        Ok(self.info(&key, name, &reply))
+    }
+
+    pub(crate) fn info(&self, key: &LockKey, name: LockName, reply: &InspectReply) -> LockInfo {
+        LockInfo::new(key, name, reply, &|owner_id| self.is_own(owner_id))
     }
 
     /// Checks that the manager can reach its store, and returns the key of a name.
     fn admin_key(&self, name: &LockName) -> Result<LockKey, LockError> {
         self.check_admin()?;
+        self.key(name)
+    }
+
+    pub(crate) fn key(&self, name: &LockName) -> Result<LockKey, LockError> {
         let key = LockKey::new(&self.settings.prefix, name)
             .map_err(|reason| LockError::invalid_name(name, reason))?;
         Ok(key.in_dialect(self.settings.dialect))

@@ -1,16 +1,31 @@
 //! Leadership: a lock that the caller wants for as long as it runs.
+//!
+//! A [`Campaign`] owns the place in the queue between two calls of [`next`](Campaign::next), so that a dropped future of
+//! `next` loses nothing. [`LockRequest::lead`] is a loop over a campaign, which runs a body in each term.
+//!
+//! | Stage | What ends it | Next |
+//! |---|---|---|
+//! | `Idle` | the next poll | `InQueue` |
+//! | `InQueue` | a grant | `Led`, and the caller has the guard |
+//! | | a wait of a whole step | `Idle`: back into the queue at once |
+//! | | another error that may pass | `Pause`, longer each time |
+//! | | an error that stays, or a shutdown | `Idle`, and the caller gets it |
+//! | `Led` | the next call: the term was lost | `Pause`, the shortest |
+//! | | the next call: the caller has resigned | `Idle` |
+//! | `Pause` | its end | `Idle` |
 
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use crate::error::LockError;
 use crate::guard::{LockGuard, LockWatch};
-use crate::request::LockRequest;
+use crate::request::{Acquiring, LockRequest, One, OneLock, Target};
 use crate::run;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
@@ -95,7 +110,7 @@ impl fmt::Debug for Term {
     }
 }
 
-impl LockRequest {
+impl<T: OneLock> LockRequest<T> {
     /// Waits until the caller is the leader, and runs `body` while it is. Returns the result of the first
     /// `body` that ends, after the lock is released.
     ///
@@ -194,41 +209,265 @@ impl LockRequest {
         self,
         mut body: impl FnMut(Term) -> F,
     ) -> Result<F::Output, LockError> {
-        self.check_leader()?;
-        let campaign = self.wait(STEP).of_candidate();
-        let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
-        loop {
-            let begun = Instant::now();
-            let closed = campaign.manager().activity.closed();
-            let ended = match campaign.clone().acquire().await {
-                Ok(guard) => {
-                    pauses.reset();
-                    let term = Term::new(&guard, campaign.manager());
-                    // The first poll calls the closure, so it runs inside the scope of the body, and never after a shutdown.
-                    let body = &mut body;
-                    run::run_until(guard, async move { body(term).await }, closed).await
-                }
-                Err(error) => Err(error),
-            };
-            let error = match ended {
+        let mut campaign = self.campaign();
+        while let Some(held) = campaign.elected().await? {
+            let manager = campaign.request.manager();
+            let (term, closed) = (
+                Term::new(T::guard(&held), manager),
+                manager.activity.closed(),
+            );
+            // The first poll calls the closure, so it runs inside the scope of the body, and never after a shutdown.
+            let body = &mut body;
+            match run::run_until(held, async move { body(term).await }, closed).await {
                 Ok(Some(result)) => return Ok(result),
-                Ok(None) => return Err(LockError::ShuttingDown),
-                Err(error) => error,
-            };
-            if error.is_contended() && begun.elapsed() >= SHORTEST_STEP {
-                // The caller loses its place in the queue for as short as possible.
-                pauses.reset();
-                continue;
-            }
-            if !(error.is_contended() || error.is_lost() || error.is_retryable()) {
-                return Err(error);
-            }
-            tokio::select! {
-                biased;
-                () = campaign.manager().activity.closed() => return Err(LockError::ShuttingDown),
-                () = tokio::time::sleep(pauses.pause()) => {}
+                Ok(None) => break,
+                // The campaign sees the loss, too, and pauses.
+                Err(error) if error.is_lost() => {}
+                Err(error) => return Err(error),
             }
         }
+        Err(LockError::ShuttingDown)
+    }
+
+    /// Makes the caller a candidate, for a loop instead of a closure. Sends nothing before the first
+    /// [`next`](Campaign::next).
+    ///
+    /// [`lead`](Self::lead) drops its body when the term is lost. In a loop you do that yourself, usually with
+    /// `tokio::select!` and [`ended`](Leadership::ended). In return, the loop may go on with other work between two
+    /// terms, decide after each one whether to run again, and pass the proof of a declared lock on.
+    ///
+    /// ```
+    /// # use lock_core::{FencingToken, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # async fn send_bills(_: Option<FencingToken>) { tokio::time::sleep(Duration::from_secs(9)).await }
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = LockManager::in_memory();
+    /// # let other = locks.clone();
+    /// # let stop = tokio::spawn(async move {
+    /// #     tokio::time::sleep(Duration::from_secs(20)).await;
+    /// #     other.shutdown().await
+    /// # });
+    /// let mut election = locks.lock("leader:billing").ttl(Duration::from_secs(10)).campaign();
+    /// // Until the manager shuts down.
+    /// while let Some(term) = election.next().await? {
+    ///     let token = term.fencing_token();
+    ///     tokio::select! {
+    ///         () = term.ended() => println!("not the leader any more"),
+    ///         () = send_bills(token) => term.resign().await?,
+    ///     }
+    /// }
+    /// # stop.await.expect("no panic").expect("nothing is held");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// With a declared lock, the term derefs to [`Held`](crate::Held), so a function that asks for the proof gets it:
+    ///
+    #[cfg_attr(feature = "macros", doc = "```")]
+    #[cfg_attr(not(feature = "macros"), doc = "```ignore")]
+    /// # use lock_core::{Held, Lock, LockError, LockManager};
+    /// #[derive(Clone, Lock)]
+    /// #[lock(name = "leader:{region}", ttl = "10s")]
+    /// struct Region {
+    ///     region: String,
+    /// }
+    ///
+    /// async fn bill(region: &Held<Region>) -> usize {
+    ///     region.region.len()
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = LockManager::in_memory();
+    /// let mut election = locks.hold(Region { region: "eu".into() }).campaign();
+    /// if let Some(term) = election.next().await? {
+    ///     assert_eq!(bill(&term).await, 2);
+    ///     term.resign().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The lock is not entered while the loop holds it, as it is in a body of `lead` or [`run`](Self::run): an acquire of
+    /// the same lock inside of a term waits until its own [`wait`](Self::wait) has passed.
+    pub fn campaign(self) -> Campaign<T> {
+        Campaign {
+            request: self,
+            stage: Stage::Idle,
+            pauses: Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os()),
+        }
+    }
+}
+
+/// A candidate: waits for one term after the other. Made by [`LockRequest::campaign`].
+///
+/// It has at most one term at a time, because a [`Leadership`] borrows it. Dropping the campaign leaves the queue.
+#[must_use = "a campaign waits for a term only in `next`"]
+pub struct Campaign<T: Target = One> {
+    request: LockRequest<T>,
+    stage: Stage<T>,
+    pauses: Backoff,
+}
+
+/// The header of this file has the transitions.
+enum Stage<T: Target> {
+    Idle,
+    InQueue {
+        acquiring: Acquiring<T>,
+        begun: Instant,
+    },
+    /// The caller has, or had, the guard.
+    Led(LockWatch),
+    Pause(Pin<Box<Sleep>>),
+}
+
+impl<T: OneLock> Campaign<T> {
+    /// Waits until the caller is the leader. Returns `None` when the manager shuts down, and after that forever.
+    ///
+    /// The campaign waits indefinitely, as [`lead`](LockRequest::lead) does, and goes on after an outage of the server.
+    /// The next call after a lost term waits for the next one. After a term that the caller has resigned or dropped, it
+    /// enters the queue again, behind the candidates that wait already.
+    ///
+    /// # Errors
+    /// As [`lead`](LockRequest::lead), except for `ShuttingDown`: each error that another attempt wouldn't change, such
+    /// as an invalid name or a login that the server refuses. A further call begins again.
+    ///
+    /// # Panics
+    /// As [`acquire`](LockRequest::acquire).
+    ///
+    /// # Cancel safety
+    /// Dropping the future keeps the place in the queue, which belongs to the campaign: call `next` in a branch of
+    /// `tokio::select!` as often as you like. But a campaign that isn't polled doesn't take its turn. Other candidates
+    /// wait for it for up to ten seconds, and then overtake it.
+    pub async fn next(&mut self) -> Result<Option<Leadership<'_, T>>, LockError> {
+        let Some(held) = self.elected().await? else {
+            return Ok(None);
+        };
+        let manager = self.request.manager();
+        Ok(Some(Leadership { held, manager }))
+    }
+
+    /// Cancel safe: each await is on a part of the stage, or on nothing but the shutdown.
+    async fn elected(&mut self) -> Result<Option<T::Guard>, LockError> {
+        loop {
+            match &mut self.stage {
+                Stage::Idle => {
+                    self.request.check_leader()?;
+                    let request = self.request.clone().wait(STEP).of_candidate();
+                    self.stage = Stage::InQueue {
+                        acquiring: request.acquire(),
+                        begun: Instant::now(),
+                    };
+                }
+                Stage::InQueue { acquiring, begun } => {
+                    let acquired = acquiring.await;
+                    let waited = begun.elapsed();
+                    self.stage = Stage::Idle;
+                    match acquired {
+                        // A leader that stops may have handed the lock over to this candidate of the same manager.
+                        Ok(_) if self.request.manager().activity.is_closing() => return Ok(None),
+                        Ok(held) => {
+                            self.pauses.reset();
+                            self.stage = Stage::Led(T::guard(&held).watch());
+                            return Ok(Some(held));
+                        }
+                        Err(LockError::ShuttingDown) => return Ok(None),
+                        // The caller loses its place in the queue for as short as possible.
+                        Err(error) if error.is_contended() && waited >= SHORTEST_STEP => {
+                            self.pauses.reset();
+                        }
+                        Err(error)
+                            if error.is_contended() || error.is_lost() || error.is_retryable() =>
+                        {
+                            self.pause();
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Stage::Led(term) if term.loss_reason().is_some() => self.pause(),
+                Stage::Led(_) => self.stage = Stage::Idle,
+                Stage::Pause(pause) => {
+                    tokio::select! {
+                        biased;
+                        () = self.request.manager().activity.closed() => return Ok(None),
+                        () = pause.as_mut() => self.stage = Stage::Idle,
+                    }
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        self.stage = Stage::Pause(Box::pin(tokio::time::sleep(self.pauses.pause())));
+    }
+}
+
+impl<T: Target + fmt::Debug> fmt::Debug for Campaign<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Campaign")
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A term that the caller owns: what [`Campaign::next`] returns. Dropping it resigns in the background.
+///
+/// It derefs to the guard of the lock, which is a [`LockGuard`], or [`Held`](crate::Held) for a declared lock. So
+/// [`lost`](LockGuard::lost), [`is_lost`](LockGuard::is_lost), [`renew`](LockGuard::renew) and
+/// [`fencing_token`](LockGuard::fencing_token) are at hand, and [`watch`](LockGuard::watch) returns what a spawned task
+/// may have.
+#[must_use = "the leader resigns as soon as the term is dropped"]
+pub struct Leadership<'a, T: Target = One> {
+    held: T::Guard,
+    manager: &'a Arc<ManagerInner>,
+}
+
+impl<T: OneLock> Leadership<'_, T> {
+    /// Completes when the leader has to stop: when the term is lost, or when the manager shuts down. A shutdown waits for
+    /// the end of the term.
+    ///
+    /// # Panics
+    /// As [`LockGuard::lost`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the term. A later future reports the same end.
+    pub async fn ended(&self) {
+        tokio::select! {
+            biased;
+            () = T::guard(&self.held).lost() => {}
+            () = self.manager.activity.closed() => {}
+        }
+    }
+
+    /// Gives the lead to the next candidate, and waits for the server's reply.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`]: [`LockError::Lost`] when the term was lost before.
+    ///
+    /// # Cancel safety
+    /// Dropping the future resigns in the background.
+    pub async fn resign(self) -> Result<(), LockError> {
+        T::into_guard(self.held).release().await
+    }
+}
+
+impl<T: Target> Deref for Leadership<'_, T> {
+    type Target = T::Guard;
+
+    fn deref(&self) -> &T::Guard {
+        &self.held
+    }
+}
+
+impl<T: OneLock> fmt::Debug for Leadership<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guard = T::guard(&self.held);
+        f.debug_struct("Leadership")
+            .field("key", &guard.key())
+            .field("fencing_token", &guard.fencing_token())
+            .field("is_lost", &guard.is_lost())
+            .finish_non_exhaustive()
     }
 }
 
@@ -359,6 +598,141 @@ mod tests {
         let leading = request.lead(async |_| begun.elapsed());
         let (led_after, ()) = tokio::join!(leading, resigns);
         assert_eq!(led_after.unwrap(), SECOND * 2 + Duration::from_millis(1));
+    }
+
+    /// The place in the queue belongs to the campaign, and not to a future of `next`.
+    #[tokio::test(start_paused = true)]
+    async fn dropped_next_keeps_the_place_in_the_queue() {
+        let locks = LockManager::in_memory();
+        let first = locks.lock("k").acquire().await.unwrap();
+        let mut campaign = locks.lock("k").campaign();
+        let moment = Duration::from_millis(1);
+        assert!(tokio::time::timeout(moment, campaign.next()).await.is_err());
+        let other = tokio::spawn(locks.lock("k").wait(60 * SECOND).acquire());
+        for _ in 0..5 {
+            assert!(tokio::time::timeout(moment, campaign.next()).await.is_err());
+        }
+        drop(first);
+        let term = campaign.next().await.unwrap().unwrap();
+        assert!(!other.is_finished());
+        let token = term.fencing_token();
+        term.resign().await.unwrap();
+        let other = other.await.unwrap().unwrap();
+        assert!(other.fencing_token() > token);
+    }
+
+    /// Behind those that wait already.
+    #[tokio::test(start_paused = true)]
+    async fn candidate_that_resigns_lets_the_others_pass() {
+        let locks = LockManager::in_memory();
+        let order = &std::cell::RefCell::new(Vec::new());
+        let candidate = async |number: u32| {
+            let mut campaign = locks.lock("k").campaign();
+            for _ in 0..3 {
+                let term = campaign.next().await.unwrap().unwrap();
+                order.borrow_mut().push((number, term.fencing_token()));
+                tokio::time::sleep(SECOND).await;
+                if number == 1 {
+                    term.resign().await.unwrap();
+                }
+            }
+        };
+        tokio::join!(candidate(1), candidate(2));
+        let (numbers, tokens): (Vec<_>, Vec<_>) = order.take().into_iter().unzip();
+        assert_eq!(numbers, [1, 2, 1, 2, 1, 2]);
+        assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+        assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn campaign_pauses_after_a_loss_and_goes_on() {
+        let locks = LockManager::in_memory();
+        let request = locks.lock("k").ttl(SECOND).renew(Renew::Never);
+        let mut campaign = request.campaign();
+        let mut tokens = Vec::new();
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let term = campaign.next().await.unwrap().unwrap();
+            let waited = begun.elapsed();
+            let is_first = tokens.is_empty();
+            assert_eq!(is_first, waited.is_zero(), "{waited:?}");
+            assert!(
+                waited <= FIRST_PAUSE + Duration::from_millis(1),
+                "{waited:?}"
+            );
+            tokens.push(term.fencing_token());
+            term.ended().await;
+            assert!(term.is_lost());
+        }
+        assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_ends_the_term_and_the_loop() {
+        let locks = LockManager::in_memory();
+        let leads = async || {
+            let mut campaign = locks.lock("k").campaign();
+            let mut terms = 0;
+            while let Some(term) = campaign.next().await? {
+                terms += 1;
+                term.ended().await;
+                assert!(!term.is_lost());
+            }
+            // Once more.
+            assert!(campaign.next().await?.is_none());
+            Ok::<_, LockError>(terms)
+        };
+        let shutdown = async {
+            tokio::time::sleep(SECOND).await;
+            locks.shutdown().await
+        };
+        let (leader, follower, shutdown) = tokio::join!(leads(), leads(), shutdown);
+        assert_eq!((leader.unwrap(), follower.unwrap()), (1, 0));
+        assert_eq!(shutdown, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_campaign_leaves_the_queue() {
+        let locks = LockManager::in_memory();
+        let first = locks.lock("k").acquire().await.unwrap();
+        let mut campaign = locks.lock("k").campaign();
+        let next = tokio::time::timeout(SECOND, campaign.next()).await;
+        assert!(next.is_err());
+        let waiting = async || locks.admin().inspect("k").await.unwrap().waiters_total;
+        assert_eq!(waiting().await, 1);
+        drop(campaign);
+        assert_eq!(waiting().await, 0);
+        drop(first);
+        assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn candidates_for_permits_lead_together() {
+        let locks = LockManager::in_memory();
+        let candidate = || locks.lock("k").permits(2).campaign();
+        let (mut one, mut two, mut three) = (candidate(), candidate(), candidate());
+        let first = one.next().await.unwrap().unwrap();
+        let second = two.next().await.unwrap().unwrap();
+        assert_eq!(first.fencing_token(), second.fencing_token());
+        assert!(tokio::time::timeout(SECOND, three.next()).await.is_err());
+        drop(first);
+        assert!(three.next().await.unwrap().is_some());
+        drop(second);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn campaign_refuses_what_lead_refuses() {
+        let locks = LockManager::in_memory();
+        let code = async |request: LockRequest| {
+            let mut campaign = request.campaign();
+            let first = campaign.next().await.unwrap_err();
+            let again = campaign.next().await.unwrap_err();
+            assert_eq!(first.code(), again.code());
+            first.code()
+        };
+        assert_eq!(code(locks.lock("k").wait(SECOND)).await, "invalid_wait");
+        assert_eq!(code(locks.lock("k").read()).await, "invalid_kind");
+        assert_eq!(code(locks.lock("")).await, "invalid_name");
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,6 +20,7 @@ pub mod health;
 mod lead;
 mod manager;
 mod memory;
+pub mod observe;
 #[cfg(feature = "redis")]
 mod redis;
 pub mod request;

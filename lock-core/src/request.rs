@@ -1,8 +1,8 @@
-//! The types behind a [`LockRequest`]: its targets, the future of [`acquire`](crate::LockRequest::acquire), and the
-//! [`Term`] of a leader.
+//! The types behind a [`LockRequest`]: its targets, the future of [`acquire`](crate::LockRequest::acquire), and what a
+//! leader gets.
 //!
-//! The body of [`lead`](crate::LockRequest::lead) gets a [`Term`]. The other names appear only in structs that store a
-//! request or a future, and in functions that take one. The targets are [`One`], [`Names`] and `Declared`, and
+//! The body of [`lead`](crate::LockRequest::lead) gets a [`Term`], and a loop over a [`Campaign`] a [`Leadership`]. The
+//! other names appear only in structs that store a request or a future, and in functions that take one. The targets are [`One`], [`Names`] and `Declared`, and
 //! [`Acquiring`] is the future. Most programs call [`LockManager::lock`](crate::LockManager::lock) and its siblings,
 //! and await the result.
 //!
@@ -35,5 +35,5 @@ mod settings;
 #[cfg(feature = "macros")]
 pub use self::declared::Declared;
 pub(crate) use self::lock_request::LockRequest;
-pub use self::lock_request::{Acquiring, ByName, Names, One, Target};
-pub use crate::lead::Term;
+pub use self::lock_request::{Acquiring, ByName, Names, One, OneLock, Target};
+pub use crate::lead::{Campaign, Leadership, Term};

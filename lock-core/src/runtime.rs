@@ -9,6 +9,7 @@ pub(crate) mod deadlines;
 pub(crate) mod held_lock;
 pub(crate) mod inner;
 pub(crate) mod notifications;
+pub(crate) mod observing;
 pub(crate) mod overrides;
 pub(crate) mod paces;
 pub(crate) mod pending;

@@ -77,6 +77,11 @@ pub(crate) fn prove<L, M>(lock: L, guard: LockGuard) -> Held<L, M> {
     }
 }
 
+/// Drops the lock, and returns what holds it.
+pub(crate) fn guard_of<L, M>(held: Held<L, M>) -> LockGuard {
+    held.guard
+}
+
 impl<L, M> Held<L, M> {
     /// Returns the guard of the lock.
     ///

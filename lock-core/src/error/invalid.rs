@@ -119,8 +119,9 @@ pub enum InvalidSetting {
         /// What does not fit.
         reason: InvalidOverrideReason,
     },
-    /// A setting without a variant of its own is invalid: one of the manager, or the
-    /// [`expect_unchanged`](crate::admin::ForceRelease::expect_unchanged) of a forced release.
+    /// A setting without a variant of its own is invalid: one of the manager, the
+    /// [`expect_unchanged`](crate::admin::ForceRelease::expect_unchanged) of a forced release, or the
+    /// [`interval`](crate::observe::Observer::interval) of an observer.
     #[error("invalid setting `{setting}` (`{value}`): {advice}")]
     #[non_exhaustive]
     Manager {

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::lock_request::{Acquirable, Acquisition, Attempts, start_one};
+use super::lock_request::{Acquirable, Acquisition, Attempts, Electable, start_one};
 use super::settings::Settings;
-use super::{LockRequest, Target};
+use super::{LockRequest, OneLock, Target};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::ManagerInner;
-use crate::typed::{Held, HeldMode, Lock, prove};
+use crate::typed::{Held, HeldMode, Lock, guard_of, prove};
 use lock_protocol::key::LockName;
 
 /// The target of a request for a declared lock: `L` is the lock, and `M` the mode in which it will be held. Made by
@@ -82,6 +83,22 @@ impl<L: Lock, M: HeldMode> Acquirable for Declared<L, M> {
 
     fn held(lock: L, granted: Acquired) -> Held<L, M> {
         prove(lock, LockGuard::new(granted))
+    }
+}
+
+impl<L: Lock + Clone, M: HeldMode> OneLock for Declared<L, M> {}
+
+impl<L: Lock, M: HeldMode> Electable for Declared<L, M> {
+    fn declared_wait(&self) -> Option<Duration> {
+        self.lock.declaration().wait
+    }
+
+    fn guard(held: &Held<L, M>) -> &LockGuard {
+        held.guard()
+    }
+
+    fn into_guard(held: Held<L, M>) -> LockGuard {
+        guard_of(held)
     }
 }
 

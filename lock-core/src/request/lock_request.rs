@@ -101,6 +101,35 @@ pub trait ByName: Target + NamesLocks {}
 impl ByName for One {}
 impl ByName for Names {}
 
+/// A target that is one lock, by its name or declared: [`One`] or `Declared`. Its request can
+/// [lead](LockRequest::lead). No other type implements it.
+#[expect(private_bounds, reason = "the trait is sealed")]
+pub trait OneLock: Target + Electable + Clone {}
+
+impl OneLock for One {}
+
+/// What a candidate needs of a target.
+pub(crate) trait Electable: Acquirable {
+    /// Returns the wait that the lock was declared with.
+    fn declared_wait(&self) -> Option<Duration> {
+        None
+    }
+
+    fn guard(held: &Self::Held) -> &LockGuard;
+
+    fn into_guard(held: Self::Held) -> LockGuard;
+}
+
+impl Electable for One {
+    fn guard(held: &LockGuard) -> &LockGuard {
+        held
+    }
+
+    fn into_guard(held: LockGuard) -> LockGuard {
+        held
+    }
+}
+
 pub(crate) trait NamesLocks {
     #[cfg(feature = "macros")]
     fn names(&self) -> &[LockName];
@@ -197,15 +226,24 @@ impl LockRequest {
         }
     }
 
+    /// Returns the manager, the name and the wait of the request.
+    #[cfg(feature = "testing")]
+    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration) {
+        (&self.settings.inner, &self.target.0, self.settings.wait())
+    }
+}
+
+impl<T: OneLock> LockRequest<T> {
     /// Makes a request of a candidate, which telemetry shows apart from calls.
     pub(crate) fn of_candidate(mut self) -> Self {
         self.settings.caller = Caller::Candidate;
         self
     }
 
-    /// Checks that a leader can use the request.
+    /// Checks that a leader can use the request. The wait of a declaration is for its calls.
     pub(crate) fn check_leader(&self) -> Result<(), LockError> {
-        if let Some(wait) = self.settings.times.wait {
+        let wait = self.settings.times.wait;
+        if let Some(wait) = wait.filter(|wait| self.target.declared_wait() != Some(*wait)) {
             return Err(InvalidSetting::Wait { wait }.into());
         }
         if self.settings.kind.kind == Kind::Read {
@@ -216,12 +254,6 @@ impl LockRequest {
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {
         &self.settings.inner
-    }
-
-    /// Returns the manager, the name and the wait of the request.
-    #[cfg(feature = "testing")]
-    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration) {
-        (&self.settings.inner, &self.target.0, self.settings.wait())
     }
 }
 

@@ -9,6 +9,7 @@ use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
+use crate::runtime::observing::Observing;
 use crate::runtime::overrides::CurrentOverrides;
 use crate::runtime::paces::Paces;
 use crate::runtime::probe::Probe;
@@ -34,6 +35,7 @@ pub(crate) struct ManagerInner {
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) activity: Activity,
     pub(crate) probe: Probe,
+    pub(crate) observing: Observing,
     /// `None` if the store holds locks without renewals.
     worker: Option<BackgroundWorker>,
     /// The held locks, where no background worker has them.
@@ -71,6 +73,7 @@ impl ManagerInner {
             activity: Activity::default(),
             paces: Paces::default(),
             probe: Probe::default(),
+            observing: Observing::default(),
             worker: None,
             tracked: TrackedLocks::default(),
             #[cfg(feature = "testing")]

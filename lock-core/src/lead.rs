@@ -338,8 +338,8 @@ impl<T: OneLock> Campaign<T> {
     ///
     /// # Cancel safety
     /// Dropping the future keeps the place in the queue, which belongs to the campaign: call `next` in a branch of
-    /// `tokio::select!` as often as you like. But a campaign that isn't polled doesn't take its turn. Other candidates
-    /// wait for it for up to ten seconds, and then overtake it.
+    /// `tokio::select!` as often as you like. But a campaign that isn't polled doesn't take its turn: the other candidates
+    /// wait two seconds for it, and then pass it.
     pub async fn next(&mut self) -> Result<Option<Leadership<'_, T>>, LockError> {
         let Some(held) = self.elected().await? else {
             return Ok(None);

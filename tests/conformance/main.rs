@@ -69,6 +69,7 @@ fn conformance_runs_every_dialect() {
 #[test]
 fn conformance_runs_every_contract() {
     let sources = [
+        include_str!("suite/electing.rs"),
         include_str!("suite/holding.rs"),
         include_str!("suite/kinds.rs"),
         include_str!("suite/load.rs"),

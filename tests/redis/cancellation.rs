@@ -185,6 +185,20 @@ async fn dropped_leader_leaves_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_campaign_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("campaign", &place, async |polls| {
+        let term = async {
+            let mut election = place.locks.lock("a").campaign();
+            let term = election.next().await.unwrap().unwrap();
+            term.resign().await
+        };
+        cut(term, polls).await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_acquire_on_a_new_connection_leaves_no_key() {
     let place = Place::new().await;
     at_every_poll("acquire over a new connection", &place, async |polls| {

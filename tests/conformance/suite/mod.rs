@@ -1,6 +1,7 @@
 //! The contracts of every store, and the macro that runs them. The tests of topologies include this
 //! file too.
 
+pub(crate) mod electing;
 pub(crate) mod holding;
 pub(crate) mod kinds;
 pub(crate) mod load;
@@ -11,6 +12,7 @@ pub(crate) mod subject;
 pub(crate) mod waiting;
 
 pub(crate) mod contracts {
+    pub(crate) use super::electing::*;
     pub(crate) use super::holding::*;
     pub(crate) use super::kinds::*;
     pub(crate) use super::load::*;
@@ -73,6 +75,9 @@ macro_rules! all_contracts {
             sets_in_opposite_orders_do_not_deadlock
             set_inside_its_own_lock_would_deadlock
             sets_of_readers_and_permits_share_their_locks
+            candidates_lead_one_after_the_other
+            shutdown_ends_a_campaign
+            observer_sees_each_change_of_the_holder
             one_manager_holds_a_thousand_locks
             no_update_is_lost
         }

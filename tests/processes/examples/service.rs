@@ -29,6 +29,12 @@ impl Service {
         Self { process, address }
     }
 
+    /// Sends a GET, and returns the status and the text of the reply.
+    #[track_caller]
+    pub(super) fn get(&self, path: &str) -> (u16, String) {
+        send(&self.address, "GET", path, &[], "")
+    }
+
     /// Sends a POST, and returns the status and the text of the reply.
     #[track_caller]
     pub(super) fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {

@@ -2,6 +2,7 @@
 //! user can check. Here are the checks that need the faults or the samples of the server.
 
 mod losses;
+mod observers;
 mod presence;
 mod sums;
 mod waits;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use lock_core::dialect::Capabilities;
 use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
 use losses::losses_without_a_cause;
+use observers::older_tokens;
 use presence::{half_written_pairs, strangers};
 use sums::wrong_sums;
 use waits::{hung_processes, idle_waiters, survivors};
@@ -267,6 +269,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.extend(strangers(history, &holds));
     found.extend(half_written_pairs(history));
     found.extend(wrong_sums(history, &holds));
+    found.extend(older_tokens(history));
     found.sort_by_key(|violation| violation.check);
     found
 }

@@ -14,7 +14,7 @@ use lock_testing::{Access, Line, Nanos};
 use test_support::{Helper, Process, Random, Scratch};
 
 use crate::clock::now;
-use crate::history::{History, SLOTS};
+use crate::history::{History, Observation, SLOTS};
 use crate::load::Load;
 use crate::resource::Resource;
 use crate::worker::WorkerConfig;
@@ -206,7 +206,12 @@ impl Crew {
         history.unfenced = self.resource.unfenced_accesses();
         for number in 0..self.next_worker.load(Ordering::Relaxed) * SLOTS {
             let text = fs::read_to_string(self.record(number)).unwrap_or_default();
+            let observed = self.record(number).with_extension("observed");
+            let observed = fs::read_to_string(observed).unwrap_or_default();
             // A kill may leave a partial line.
+            let (observed, _partial) = observed.rsplit_once('\n').unwrap_or_default();
+            let observed = observed.lines().filter_map(Observation::parse);
+            history.observations.extend(observed);
             for line in text.lines().filter_map(Line::parse) {
                 history.add_line(line);
             }

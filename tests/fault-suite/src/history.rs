@@ -93,6 +93,43 @@ pub enum KeyState {
     Divided,
 }
 
+/// A token that an observer named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// When the observer returned it.
+    pub at: Nanos,
+    /// The number of the process.
+    pub worker: u32,
+    /// The lock.
+    pub key: String,
+    /// The holder's token.
+    pub token: u64,
+}
+
+impl Observation {
+    /// Returns the line of a record.
+    pub fn line(&self) -> String {
+        let Self {
+            at,
+            worker,
+            key,
+            token,
+        } = self;
+        format!("{at} {worker} {key} {token}\n")
+    }
+
+    /// Reads a line of a record.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        Some(Self {
+            at: words.next()?.parse().ok()?,
+            worker: words.next()?.parse().ok()?,
+            key: words.next()?.to_owned(),
+            token: words.next()?.parse().ok()?,
+        })
+    }
+}
+
 /// The record of one round: what the clients recorded, and what the suite knows in addition.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -104,6 +141,8 @@ pub struct History {
     pub topology: Option<Topology>,
     /// The accesses to the unfenced counters, in their order.
     pub unfenced: Vec<Access>,
+    /// What the observers said, in the order of each process.
+    pub observations: Vec<Observation>,
     /// The changes of the balances, in their order.
     pub postings: Vec<Posting>,
     /// The balances at the end.

@@ -2,6 +2,7 @@
 //! step.
 
 mod config;
+mod election;
 mod record;
 mod section;
 mod shared;
@@ -188,6 +189,8 @@ impl Worker {
             stop: Arc::clone(&self.stop),
             random: self.random.fork(),
             resource: Client::new(self.config.resource, self.config.worker),
+            worker: self.config.worker,
+            record: self.config.record.clone(),
         }
     }
 

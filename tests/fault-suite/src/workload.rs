@@ -21,11 +21,15 @@ pub enum Workload {
     Permits,
     /// Transfers between two accounts, under a set of two locks.
     Sets,
+    /// Candidates that lead in turn, and observers that follow who leads.
+    Elections,
+    /// The observers of the elections, which are no workload of a process.
+    Observe,
     /// The control: all tasks change one value slowly, and write even when the lock is lost.
     Late,
 }
 
-const WORKLOADS: [(Workload, &str); 10] = [
+const WORKLOADS: [(Workload, &str); 11] = [
     (Workload::Mixed, "mixed"),
     (Workload::Modify, "modify"),
     (Workload::Storm, "storm"),
@@ -35,6 +39,7 @@ const WORKLOADS: [(Workload, &str); 10] = [
     (Workload::ReadWrite, "rw"),
     (Workload::Permits, "permits"),
     (Workload::Sets, "sets"),
+    (Workload::Elections, "elections"),
     (Workload::Late, "late"),
 ];
 
@@ -72,6 +77,7 @@ impl Workload {
             (Self::Mixed, 6) | (Self::Mixed | Self::Modify | Self::Cancel | Self::Try, 7) => {
                 Self::Long
             }
+            (Self::Elections, 6..) => Self::Observe,
             (pure, _) => pure,
         }
     }

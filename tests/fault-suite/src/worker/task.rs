@@ -1,6 +1,7 @@
 //! One task: it acquires, works, and releases, again and again.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,7 +27,7 @@ const RECORD_EVERY: Duration = Duration::from_millis(20);
 
 /// How a critical section ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Done,
     Lost,
 }
@@ -42,6 +43,9 @@ pub(crate) struct Task {
     pub(super) stop: Arc<Stop>,
     pub(super) random: Random,
     pub(super) resource: Client,
+    /// The number of the process, and its record.
+    pub(super) worker: u32,
+    pub(super) record: PathBuf,
 }
 
 impl Task {
@@ -96,6 +100,11 @@ impl Task {
     }
 
     async fn turn(&mut self) {
+        match self.workload {
+            Workload::Elections => return Box::pin(self.campaign()).await,
+            Workload::Observe => return Box::pin(self.observe()).await,
+            _ => {}
+        }
         let is_long = self.workload == Workload::Long;
         let keys: &[&str] = match self.workload {
             Workload::Long => &LONG_KEYS,
@@ -231,7 +240,12 @@ impl Task {
     }
 
     /// Works under the lock until the update is done, or until the task is notified of a loss.
-    async fn section(&mut self, log: &Log, held: &LockWatch, guard: Option<&LockGuard>) -> End {
+    pub(super) async fn section(
+        &mut self,
+        log: &Log,
+        held: &LockWatch,
+        guard: Option<&LockGuard>,
+    ) -> End {
         // Most tasks stop when they are notified. The others show why the resource must be fenced.
         // Only a resource that can refuse them may have such tasks.
         let token = held.fencing_token().map(u64::from);
@@ -301,7 +315,7 @@ impl Task {
                 renew: false,
             },
             // Some sections are longer than a ttl.
-            Workload::ReadWrite | Workload::Permits => Plan {
+            Workload::ReadWrite | Workload::Permits | Workload::Elections => Plan {
                 updates: 1,
                 think: if random.chance(3) {
                     TTL * 3 / 2

@@ -1,7 +1,7 @@
 //! Readers, permits and sets.
 
 use fault_suite::checks::Check;
-use fault_suite::history::Assumption;
+use fault_suite::history::{Assumption, Observation};
 use fault_suite::resource::{FIRST_BALANCE, Posting};
 use lock_core::Kind as LockKind;
 use lock_testing::{Access, AccessKind, Call, Kind};
@@ -236,4 +236,41 @@ fn lower_token_of_a_restored_group_is_outside_the_guarantees() {
             found.check == Check::Tokens && found.assumption == Assumption::Inside
         })
     );
+}
+
+fn observed(tokens: [(u64, u32, u64); 4]) -> RecordBuilder {
+    let mut record = both(|_, _| {});
+    record.history.observations = tokens
+        .map(|(at, worker, token)| Observation {
+            at: ms(at),
+            worker,
+            key: KEY.to_owned(),
+            token,
+        })
+        .into();
+    record
+}
+
+/// An observer that goes back is found. Two processes may see a lock at different times.
+#[test]
+fn older_token_after_a_newer_one_is_found() {
+    observed([(100, 1, 7), (150, 2, 6), (200, 1, 7), (300, 2, 8)]).breaks_nothing();
+    let goes_back = [(100, 1, 7), (150, 2, 8), (200, 1, 6), (300, 1, 8)];
+    observed(goes_back).breaks_inside(Check::Tokens);
+    let mut restored = observed(goes_back);
+    restored.fault(140, 160, Assumption::Outside);
+    assert_eq!(
+        restored.breaks(Check::Tokens).assumption,
+        Assumption::Outside
+    );
+}
+
+#[test]
+fn observation_is_read_as_it_was_written() {
+    let [seen, ..] = &observed([(100, 1, 7); 4]).history.observations[..] else {
+        panic!("four were made");
+    };
+    let line = seen.line();
+    assert_eq!(Observation::parse(line.trim_end()).as_ref(), Some(seen));
+    assert_eq!(Observation::parse("1 2 a"), None);
 }

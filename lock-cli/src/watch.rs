@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crossterm::{cursor, queue, terminal};
 use lock_core::LockManager;
 use lock_core::admin::{LockInfo, LockStatus};
+use lock_core::observe::Observer;
 use serde::Serialize;
 
 use crate::args::{GlobalArgs, ListArgs, WatchArgs};
@@ -18,10 +19,13 @@ use crate::output::Output;
 use crate::page::Page;
 use crate::text::{human, rfc3339};
 use crate::view::{self, LockRecord};
-use crate::{list, show, table};
+use crate::{list, table};
 
 /// The most locks that are followed.
 const LIMIT: usize = 1_000;
+
+/// The longest interval of an observer.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The size of a terminal that does not tell it.
 const USUAL_SIZE: (u16, u16) = (80, 24);
@@ -42,8 +46,14 @@ pub(crate) async fn run(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let locks = connect::manager(global, None, output).await?;
+    let pattern = args.pattern.as_str();
+    let observer = (!pattern.contains(['*', '?', '[', '\\'])).then(|| {
+        let interval = args.interval.min(LONGEST_INTERVAL);
+        locks.observe(pattern).interval(interval)
+    });
     let watch = Watch {
         locks,
+        observer,
         global,
         args,
         output,
@@ -99,6 +109,8 @@ struct Read {
 
 struct Watch<'a> {
     locks: LockManager,
+    /// For a name, which needs no search: a search looks at all keys of the server.
+    observer: Option<Observer>,
     global: &'a GlobalArgs,
     args: &'a WatchArgs,
     output: &'a Output,
@@ -106,10 +118,9 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     async fn read(&self) -> Result<Read, Failure> {
-        let pattern = &self.args.pattern;
-        if !pattern.contains(['*', '?', '[', '\\']) {
-            // A name needs no search, which looks at all keys of the server.
-            let lock = show::inspect(&self.locks, pattern, self.global).await?;
+        if let Some(observer) = &self.observer {
+            let seen = observer.current().await;
+            let lock = seen.map_err(|error| connect::failure(self.global, &error))?;
             let is_free = matches!(lock.status, LockStatus::Free);
             return Ok(Read {
                 locks: if is_free { Vec::new() } else { vec![lock] },
@@ -117,7 +128,7 @@ impl Watch<'_> {
             });
         }
         let args = ListArgs {
-            pattern: pattern.clone(),
+            pattern: self.args.pattern.clone(),
             limit: LIMIT,
             all: false,
             older_than: None,

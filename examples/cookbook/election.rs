@@ -81,5 +81,5 @@ async fn leader(State(leaders): State<Arc<Observer>>) -> (StatusCode, String) {
 /// Each write carries the token, so that the database can refuse the write of an earlier leader that was paused.
 async fn send_bills(_token: Option<FencingToken>) {
     // There is always one more.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

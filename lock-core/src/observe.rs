@@ -251,26 +251,31 @@ mod tests {
     const NAME: &str = "leader";
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How many commands the manager's observers have begun is not visible in memory: `tests/redis` counts them.
+    async fn next(observer: &mut Observer) -> LockInfo {
+        let next = tokio::time::timeout(60 * SECOND, observer.next()).await;
+        next.expect("there is a change").unwrap()
+    }
+
+    /// How many commands the observers send is counted on a server, in `tests/redis`.
     #[tokio::test(start_paused = true)]
     async fn next_returns_the_present_state_and_then_each_change() {
         let locks = LockManager::in_memory();
         let mut observer = locks.observe(NAME);
-        assert_eq!(observer.next().await.unwrap().status, LockStatus::Free);
+        assert_eq!(next(&mut observer).await.status, LockStatus::Free);
         let begun = Instant::now();
         let first = locks.lock(NAME).acquire().await.unwrap();
-        let seen = observer.next().await.unwrap();
+        let seen = next(&mut observer).await;
         assert_eq!(begun.elapsed(), INTERVAL);
         let holder = seen.holder().unwrap();
         assert_eq!(holder.token, first.fencing_token());
         assert!(holder.is_own());
         // The label is the same.
-        let next = locks.lock(NAME).acquire();
-        let next = tokio::join!(first.release(), next).1.unwrap();
-        let seen = observer.next().await.unwrap();
-        assert_eq!(seen.holder().unwrap().token, next.fencing_token());
-        drop(next);
-        assert_eq!(observer.next().await.unwrap().status, LockStatus::Free);
+        let acquiring = locks.lock(NAME).acquire();
+        let second = tokio::join!(first.release(), acquiring).1.unwrap();
+        let seen = next(&mut observer).await;
+        assert_eq!(seen.holder().unwrap().token, second.fencing_token());
+        drop(second);
+        assert_eq!(next(&mut observer).await.status, LockStatus::Free);
         assert!(begun.elapsed() <= INTERVAL * 3);
     }
 
@@ -295,15 +300,15 @@ mod tests {
         let one = read().await.unwrap();
         let mut observer = locks.observe(NAME);
         let counts = |seen: &LockInfo| (seen.holders.len(), seen.holders_total);
-        assert_eq!(counts(&observer.next().await.unwrap()), (1, 1));
+        assert_eq!(counts(&next(&mut observer).await), (1, 1));
         let two = read().await.unwrap();
-        assert_eq!(counts(&observer.next().await.unwrap()), (2, 2));
+        assert_eq!(counts(&next(&mut observer).await), (2, 2));
         // As many as before, and other ones.
         drop(one);
         let _three = read().await.unwrap();
-        assert_eq!(counts(&observer.next().await.unwrap()), (2, 2));
+        assert_eq!(counts(&next(&mut observer).await), (2, 2));
         drop(two);
-        assert_eq!(counts(&observer.next().await.unwrap()), (1, 1));
+        assert_eq!(counts(&next(&mut observer).await), (1, 1));
     }
 
     /// A branch of `select!` that ends first, again and again.

@@ -24,7 +24,7 @@ impl Task {
     pub(super) async fn campaign(&mut self) {
         let key = *self.random.pick(KEYS);
         let mut election = self.locks.lock(key).ttl(TTL).campaign();
-        for _ in 0..1 + self.random.below(20) {
+        for _ in 0..=self.random.below(20) {
             let is_last = self.stop.is_set();
             let log = self.recorder.begin(key);
             let mut invoke = log.event(Call::Acquire, Kind::Invoke);

@@ -100,6 +100,7 @@ fn invalid_class(setting: &InvalidSetting) -> (Exit, &'static str) {
         | InvalidSetting::MaxHold { .. }
         | InvalidSetting::MinHold { .. }
         | InvalidSetting::Wait { .. }
+        | InvalidSetting::OutageWait { .. }
         | InvalidSetting::Renewal { .. } => (Exit::Usage, "invalid-time"),
         InvalidSetting::Kind {
             reason: InvalidKindReason::Weight | InvalidKindReason::TooManyNames,

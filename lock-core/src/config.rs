@@ -78,6 +78,8 @@ pub(crate) struct Settings {
     /// Where this client reaches the addresses that servers announce.
     pub(crate) address_map: Option<AddressMap>,
     pub(crate) redact_keys: bool,
+    /// The manager is made without a connection.
+    pub(crate) lazy: bool,
     /// Added to the floor of all fencing tokens.
     pub(crate) fencing_lead: Duration,
     /// How long a restarted server of a quorum does not count; zero for servers that forget nothing.
@@ -134,6 +136,7 @@ impl Default for Settings {
             resolve_interval: RESOLVE_INTERVAL,
             address_map: None,
             redact_keys: false,
+            lazy: false,
             fencing_lead: Duration::ZERO,
             quarantine: QUARANTINE,
             #[cfg(feature = "redis")]

@@ -15,11 +15,19 @@ pub use crate::store::PollingReason;
 
 /// A snapshot of a manager, made without IO. Returned by [`LockManager::health`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each of them is a fact of its own"
+)]
 #[non_exhaustive]
 pub struct Health {
     /// Whether any connection for lock commands works, as far as the client knows. A manager in memory
     /// needs none, so this is true.
     pub is_connected: bool,
+    /// Whether the manager has ever had such a connection. False before the first connection of a manager that
+    /// [connects lazily](crate::LockManagerBuilder::connect_lazy); true for a manager in memory. At a quorum, whether it
+    /// has had connections to a majority of the servers.
+    pub was_connected: bool,
     /// Whether the manager receives notifications for its waiters. It subscribes when the first call
     /// waits. A manager in memory needs no subscription, so this is true.
     pub is_subscribed: bool,
@@ -64,7 +72,7 @@ impl LockManager {
     /// # Errors
     /// - [`LockError::Backend`] when the server does not grant the lock, with the reason.
     /// - [`LockError::NoQuorum`] when too few servers of a quorum grant it.
-    /// - [`LockError::ShuttingDown`] after [`shutdown`](Self::shutdown).
+    /// - [`LockError::ShuttingDown`] after [`close`](Self::close) and [`shutdown`](Self::shutdown).
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     /// - [`LockError::Forked`] in a forked child.
     ///
@@ -82,6 +90,7 @@ impl LockManager {
         if inner.check_process().is_err() {
             return Health {
                 is_connected: false,
+                was_connected: false,
                 is_subscribed: false,
                 polling: None,
                 last_reply: None,
@@ -96,6 +105,7 @@ impl LockManager {
         let notifies = inner.settings.dialect.capabilities().notifies_waiters();
         Health {
             is_connected: status.connected,
+            was_connected: status.was_connected,
             is_subscribed: status.subscribed,
             polling: if notifies {
                 status.polling

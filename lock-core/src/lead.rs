@@ -190,11 +190,14 @@ impl<T: OneLock> LockRequest<T> {
     ///
     /// # Errors
     /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`](crate::error::InvalidSetting::Wait) when the request has
-    ///   a [`wait`](Self::wait): a leader waits indefinitely.
+    ///   a [`wait`](Self::wait): a leader waits indefinitely. With
+    ///   [`InvalidSetting::OutageWait`](crate::error::InvalidSetting::OutageWait) when it has an
+    ///   [`outage_wait`](Self::outage_wait).
     /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`](crate::error::InvalidSetting::Kind) for a
     ///   [read](Self::read) lock, which all callers would have at once.
-    /// - [`LockError::ShuttingDown`] when the manager shuts down. The shutdown also ends the term. A body that has
-    ///   ended before keeps its result.
+    /// - [`LockError::ShuttingDown`] when the manager is closed or shuts down. A shutdown also ends the term. A body
+    ///   that has ended before keeps its result. After a [close](crate::LockManager::close), the term goes on, and no
+    ///   new one begins.
     /// - Each error of [`acquire`](Self::acquire) that is neither [retryable](LockError::is_retryable) nor a busy or
     ///   lost lock, such as an invalid name. So the call also ends when the server refuses the login or a right, when
     ///   a provider of credentials fails, and when the key holds something else. If that may pass, call `lead` again.
@@ -544,6 +547,49 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn close_ends_the_campaign_and_lets_the_term_go_on() {
+        let locks = LockManager::in_memory();
+        let terms = Cell::new(0);
+        let leads = || {
+            locks.lock("k").lead(async |_| {
+                terms.set(terms.get() + 1);
+                tokio::time::sleep(3 * SECOND).await;
+                7
+            })
+        };
+        let close = async {
+            tokio::time::sleep(SECOND).await;
+            locks.close();
+            locks.close();
+        };
+        let begun = Instant::now();
+        let (leader, follower, ()) = tokio::join!(leads(), leads(), close);
+        assert_eq!(leader.unwrap(), 7);
+        assert_eq!(begun.elapsed(), 3 * SECOND);
+        assert!(matches!(follower, Err(LockError::ShuttingDown)));
+        assert!(matches!(leads().await, Err(LockError::ShuttingDown)));
+        assert_eq!(terms.get(), 1);
+        assert_eq!(locks.shutdown().await, Ok(()));
+    }
+
+    /// After a close, the shutdown still ends the term.
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_after_a_close_ends_the_term() {
+        let locks = LockManager::in_memory();
+        let leads = locks
+            .lock("k")
+            .lead(async |_| std::future::pending::<()>().await);
+        let shutdown = async {
+            tokio::time::sleep(SECOND).await;
+            locks.close();
+            locks.shutdown().await
+        };
+        let (leader, shutdown) = tokio::join!(leads, shutdown);
+        assert!(matches!(leader, Err(LockError::ShuttingDown)));
+        assert_eq!(shutdown, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn body_that_ends_at_the_shutdown_keeps_its_result() {
         let locks = LockManager::in_memory();
         let leader = locks.lock("k").lead(async |_| {
@@ -743,6 +789,12 @@ mod tests {
         let error = locks.lock("k").wait(SECOND).lead(body).await.unwrap_err();
         assert!(
             matches!(error, LockError::Invalid(InvalidSetting::Wait { wait }) if wait == SECOND),
+            "{error}"
+        );
+        let error = locks.lock("k").outage_wait(SECOND).lead(body).await;
+        let error = error.unwrap_err();
+        assert!(
+            matches!(error, LockError::Invalid(InvalidSetting::OutageWait { .. })),
             "{error}"
         );
         let error = locks.lock("k").read().lead(body).await.unwrap_err();

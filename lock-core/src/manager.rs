@@ -201,15 +201,46 @@ impl LockManager {
         self.inner.reporter.read().into()
     }
 
+    /// Stops acquiring: all calls that wait for a lock end with [`LockError::ShuttingDown`], and so do all new calls.
+    /// Held locks stay held and are renewed until their guards release them. All clones of the manager are closed with
+    /// it. There is no way back.
+    ///
+    /// Call it when the process is asked to stop, before the server of the application waits for the running requests:
+    /// otherwise, a request that waits for a lock would hold up the stop for the rest of its wait. Then call
+    /// [`shutdown`](Self::shutdown).
+    ///
+    /// A body that acquires a second lock after the close gets the error, too. Each term of
+    /// [`lead`](LockRequest::lead) goes on, and no new one begins. After a close, [`ping`](Self::ping) fails, so a
+    /// readiness check that calls it takes the instance out of the load balancer.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let held = locks.lock("order:7").acquire().await?;
+    /// locks.close();
+    /// let refused = locks.lock("order:8").acquire().await;
+    /// assert!(matches!(refused, Err(LockError::ShuttingDown)));
+    /// assert!(!held.is_lost());
+    /// held.release().await?;
+    /// # locks.shutdown().await.expect("no lock is held");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.inner.close();
+    }
+
     /// Ends this manager: no call acquires a lock any more, and all locks are released.
     ///
     /// First, all calls that wait for a lock end with [`LockError::ShuttingDown`], and so do all new
-    /// calls. Then the method waits until each guard is dropped and each lock is released, at most for
+    /// calls, unless [`close`](Self::close) has ended them before. Then the method waits until each guard is dropped and each lock is released, at most for
     /// the manager's [`shutdown_timeout`](LockManagerBuilder::shutdown_timeout). A guard that still
     /// exists keeps its lock, which is renewed. All clones of the manager are shut down with it.
     ///
-    /// Call this method last before the process ends. The order is: accept no new requests, let the
-    /// running ones end under a timeout, call `shutdown`. When a guard is dropped while the process ends,
+    /// Call this method last before the process ends. The order is: call [`close`](Self::close), accept no new requests,
+    /// let the running ones end under a timeout, call `shutdown`. When a guard is dropped while the process ends,
     /// its key may stay locked for the ttl.
     ///
     /// # Errors
@@ -248,7 +279,7 @@ impl std::fmt::Debug for LockManager {
 /// One of these methods makes the manager: [`connect`](Self::connect) from a URL, [`connect_to`](Self::connect_to) from
 /// an [`Endpoint`](crate::config::Endpoint), [`connect_quorum`](Self::connect_quorum) from one URL for each server,
 /// [`build`](Self::build) from the URL of a [`config`](Self::config), and [`in_memory`](Self::in_memory) without a
-/// server.
+/// server. [`connect_lazy`](Self::connect_lazy) and its siblings make it while the server is away.
 #[derive(Clone)]
 #[must_use = "no manager is made before `connect`, `connect_to`, `connect_quorum`, `build` or `in_memory`"]
 pub struct LockManagerBuilder {

@@ -372,6 +372,7 @@ impl Store for MemoryStore {
     fn status(&self) -> StoreStatus {
         StoreStatus {
             connected: true,
+            was_connected: true,
             subscribed: true,
             polling: None,
             last_reply: None,

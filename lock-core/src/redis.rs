@@ -35,4 +35,4 @@ mod tls;
 mod transport;
 pub(crate) mod url;
 
-pub(crate) use connect::connect;
+pub(crate) use connect::{connect, connect_lazily};

@@ -273,6 +273,8 @@ impl fmt::Display for PollingReason {
 pub(crate) struct StoreStatus {
     /// Any connection for commands works.
     pub(crate) connected: bool,
+    /// There has been such a connection.
+    pub(crate) was_connected: bool,
     /// Notifications arrive.
     pub(crate) subscribed: bool,
     /// Why notifications don't arrive, as far as the store knows.

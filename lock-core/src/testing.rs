@@ -88,6 +88,8 @@ pub struct RequestParts {
     pub key: Arc<str>,
     /// How long an acquire waits at most.
     pub wait: Duration,
+    /// How long it waits for the server, in addition.
+    pub outage_wait: Duration,
     /// How long one attempt takes at most.
     pub command_timeout: Duration,
 }
@@ -95,13 +97,14 @@ pub struct RequestParts {
 /// Returns what a recorder has to know about a request.
 #[must_use]
 pub fn request_parts(request: &LockRequest) -> RequestParts {
-    let (inner, name, wait) = request.parts();
+    let (inner, name, wait, outage_wait) = request.parts();
     let settings = &inner.settings;
     let key = LockKey::new(&settings.prefix, name).map(|key| key.text());
     RequestParts {
         // The acquire reports an invalid name.
         key: key.unwrap_or_else(|_| format!("{}{}", settings.prefix, name.as_str()).into()),
         wait,
+        outage_wait,
         command_timeout: settings.command_timeout,
     }
 }

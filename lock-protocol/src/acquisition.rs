@@ -17,6 +17,7 @@ mod action;
 mod attempt;
 mod grant;
 mod no_expiry;
+mod outage;
 mod outcome;
 mod replies;
 mod sent;
@@ -28,6 +29,7 @@ pub use self::action::{
 };
 use self::attempt::Attempt;
 use self::no_expiry::NoExpiry;
+pub use self::outage::Outage;
 pub use self::outcome::{
     AcquireOutcome, FOREIGN_LABEL, Failure, FailureClass, ObservedHolder, RenewOutcome,
 };
@@ -124,7 +126,11 @@ impl<E: Failure> Acquisition<E> {
         let mut limit = QueueLimit::NONE;
         let (waits_until, mut strategy) = match config.patience {
             Patience::OneAttempt { started, until } => {
-                (None, Strategy::OneAttempt(Attempt::new(started, until)))
+                let mut attempt = Attempt::new(started, until);
+                if let Some(outage_wait) = config.outage_wait {
+                    attempt.outlasts(outage_wait, jitter);
+                }
+                (None, Strategy::OneAttempt(attempt))
             }
             Patience::Wait {
                 started,
@@ -132,7 +138,10 @@ impl<E: Failure> Acquisition<E> {
                 max_queue,
             } => {
                 limit = max_queue;
-                let waiting = Waiting::new(started, deadline, config.retry_interval, jitter);
+                let mut waiting = Waiting::new(started, deadline, config.retry_interval, jitter);
+                if let Some(outage_wait) = config.outage_wait {
+                    waiting.outlasts(outage_wait);
+                }
                 (Some(deadline), Strategy::Wait(waiting))
             }
         };
@@ -191,6 +200,10 @@ impl<E: Failure> Acquisition<E> {
         peers: &mut impl Peers,
     ) -> NextAction<E> {
         let Some(waiting) = self.idle_waiter() else {
+            // An attempt gets no other notification that matters.
+            if notification == Notification::ShuttingDown && self.is_idle() {
+                return self.fail(AcquireFailure::ShuttingDown);
+            }
             return self.next_wait();
         };
         match notification {
@@ -228,7 +241,7 @@ impl<E: Failure> Acquisition<E> {
     pub fn on_reconnect(&mut self, result: Result<(), E>, now: Moment) -> NextAction<E> {
         let timeout = self.command_timeout;
         let Some(waiting) = self.idle_waiter() else {
-            return self.next_wait();
+            return self.on_attempt_reconnect(result, now);
         };
         match result {
             Ok(()) => waiting.on_connected(),
@@ -240,9 +253,35 @@ impl<E: Failure> Acquisition<E> {
         self.on_timeout(now)
     }
 
+    /// Handles the result of waiting for a connection, for an attempt that outlasts outages.
+    fn on_attempt_reconnect(&mut self, result: Result<(), E>, now: Moment) -> NextAction<E> {
+        let is_idle = self.is_idle();
+        let Strategy::OneAttempt(attempt) = &mut self.strategy else {
+            return self.next_wait();
+        };
+        match result {
+            _ if !is_idle => self.next_wait(),
+            Ok(()) => {
+                attempt.on_connected();
+                self.on_timeout(now)
+            }
+            // The next try finds out by itself whether there is a connection.
+            Err(failure)
+                if failure.class().is_transient() && attempt.tries_again(Connectivity::Up, now) =>
+            {
+                self.wait()
+            }
+            Err(failure) => self.fail(AcquireFailure::Backend(failure)),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.phase, AcquirePhase::Queued)
+    }
+
     /// Returns the waiter, if no command is in flight. Another event changes nothing.
     fn idle_waiter(&mut self) -> Option<&mut Waiting<E>> {
-        let is_idle = matches!(self.phase, AcquirePhase::Queued);
+        let is_idle = self.is_idle();
         debug_assert!(
             is_idle,
             "a command is in flight, or the acquisition is done"
@@ -259,6 +298,14 @@ impl<E: Failure> Acquisition<E> {
         self.exposure = Exposure::Private;
         self.phase = AcquirePhase::Queued;
         self.on_timeout(now)
+    }
+
+    /// Returns what is left of the time for outages, if a waiter has one.
+    pub fn outage(&self) -> Option<Outage> {
+        match &self.strategy {
+            Strategy::OneAttempt(_) => None,
+            Strategy::Wait(waiting) => waiting.outage(),
+        }
     }
 
     /// Returns whether the lock is the guard's by now. Then an end leaves everything to the guard.
@@ -284,6 +331,18 @@ impl<E: Failure> Acquisition<E> {
 
     /// Sends an acquire, if there is time for it.
     fn send(&mut self, now: Moment) -> NextAction<E> {
+        match &mut self.strategy {
+            Strategy::OneAttempt(attempt) => {
+                if attempt.begin_again(self.command_timeout, now) {
+                    self.no_expiry = NoExpiry::default();
+                }
+            }
+            // The server keeps the queue entry until then.
+            Strategy::Wait(waiting) if waiting.outage().is_some() => {
+                self.sent.waits_until = Some(waiting.deadline_if_reached(now));
+            }
+            Strategy::Wait(_) => {}
+        }
         let mut limit = self.limit(now);
         let order = match self.phase {
             AcquirePhase::Idle => CommandOrder::First,
@@ -323,9 +382,14 @@ impl<E: Failure> Acquisition<E> {
 
     fn next_wait(&self) -> NextAction<E> {
         match &self.strategy {
-            Strategy::OneAttempt(attempt) => NextAction::Perform(Action::Wait {
-                until: attempt.next_poll(),
-            }),
+            Strategy::OneAttempt(attempt) => {
+                NextAction::Perform(match attempt.reconnects_until() {
+                    Some(until) => Action::Reconnect { until },
+                    None => Action::Wait {
+                        until: attempt.next_poll(),
+                    },
+                })
+            }
             Strategy::Wait(waiting) => NextAction::Perform(waiting.next_wait(&self.no_expiry)),
         }
     }

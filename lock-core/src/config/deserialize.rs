@@ -72,6 +72,7 @@ deserialize_fields!(ManagerConfig, "the configuration of a lock manager", {
     dialect: Dialect,
     handover: Handover,
     redact_keys: bool,
+    lazy: bool,
     overrides: BTreeMap<String, Override>,
 });
 

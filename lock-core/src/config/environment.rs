@@ -22,7 +22,7 @@ pub(crate) const URL_FROM_VARIABLE: &str =
 type ReadVariable = fn(&mut ManagerConfig, String) -> Result<(), String>;
 
 /// The variables, and the field of each.
-pub(crate) const SETTINGS: [(&str, ReadVariable); 9] = [
+pub(crate) const SETTINGS: [(&str, ReadVariable); 10] = [
     ("DISTRIBUTED_LOCK_URL", |config, text| {
         config.url = Some(text);
         Ok(())
@@ -59,6 +59,11 @@ pub(crate) const SETTINGS: [(&str, ReadVariable); 9] = [
         config.client_name = Some(text);
         Ok(())
     }),
+    ("DISTRIBUTED_LOCK_LAZY", |config, text| {
+        let lazy = text.parse();
+        config.lazy = Some(lazy.map_err(|_| "write `true` or `false`".to_owned())?);
+        Ok(())
+    }),
 ];
 
 impl ManagerConfig {
@@ -67,8 +72,8 @@ impl ManagerConfig {
     ///
     /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`, `DISTRIBUTED_LOCK_DEFAULT_TTL`,
     /// `DISTRIBUTED_LOCK_DEFAULT_WAIT`, `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
-    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL` and `DISTRIBUTED_LOCK_CLIENT_NAME`. Durations are
-    /// written as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma
+    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL`, `DISTRIBUTED_LOCK_CLIENT_NAME` and
+    /// `DISTRIBUTED_LOCK_LAZY`, which is `true` or `false`. Durations are written as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma
     /// between two pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as a warning, once, with
     /// the name that it probably means.
     ///

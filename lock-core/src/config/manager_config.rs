@@ -65,6 +65,9 @@ pub struct ManagerConfig {
     pub handover: Option<Handover>,
     /// See [`redact_keys`](crate::LockManagerBuilder::redact_keys).
     pub redact_keys: Option<bool>,
+    /// Whether [`build`](crate::LockManagerBuilder::build) returns without a connection, as
+    /// [`connect_lazy`](crate::LockManagerBuilder::connect_lazy) does. Defaults to false.
+    pub lazy: Option<bool>,
     /// See [`overrides`](crate::LockManagerBuilder::overrides).
     pub overrides: BTreeMap<String, Override>,
 }
@@ -88,6 +91,7 @@ impl ManagerConfig {
             dialect,
             handover,
             redact_keys,
+            lazy,
             overrides,
         } = self;
         set(&mut settings.prefix, prefix.map(Into::into));
@@ -107,6 +111,7 @@ impl ManagerConfig {
         set(&mut settings.dialect, dialect);
         set(&mut settings.handover, handover);
         set(&mut settings.redact_keys, redact_keys);
+        set(&mut settings.lazy, lazy);
         settings.overrides.extend(overrides);
         url
     }
@@ -136,6 +141,7 @@ impl fmt::Debug for ManagerConfig {
             .field("dialect", &self.dialect)
             .field("handover", &self.handover)
             .field("redact_keys", &self.redact_keys)
+            .field("lazy", &self.lazy)
             .field("overrides", &self.overrides)
             .finish()
     }

@@ -68,6 +68,7 @@ debug! {
         MaxHold { longest },
         MinHold { shortest },
         Wait { wait },
+        OutageWait { outage_wait },
         Kind { kind, reason },
         Override { template, reason },
         Manager { setting, value, advice },

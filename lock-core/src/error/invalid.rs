@@ -85,6 +85,31 @@ pub enum InvalidSetting {
         /// The wait that was requested.
         wait: Duration,
     },
+    /// The request of a leader has an `outage_wait`. A leader waits indefinitely, also for a server that can't be reached.
+    /// Nothing was sent.
+    ///
+    /// ```
+    /// # use lock_core::error::InvalidSetting;
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let scheduler = locks.lock("scheduler").outage_wait(Duration::from_secs(60));
+    /// let error = scheduler.lead(async |_term| ()).await.unwrap_err();
+    /// assert!(matches!(error, LockError::Invalid(InvalidSetting::OutageWait { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[error(
+        "invalid `outage_wait` {outage_wait:?}: a leader waits until it is elected, also during outages; remove \
+         `outage_wait`"
+    )]
+    #[non_exhaustive]
+    OutageWait {
+        /// The time that was requested.
+        outage_wait: Duration,
+    },
     /// The kind of the lock is invalid, or does not fit the rest of the request. Nothing was sent.
     ///
     /// ```
@@ -145,6 +170,7 @@ impl InvalidSetting {
             Self::MaxHold { .. } => "invalid_max_hold",
             Self::MinHold { .. } => "invalid_min_hold",
             Self::Wait { .. } => "invalid_wait",
+            Self::OutageWait { .. } => "invalid_outage_wait",
             Self::Kind { .. } => "invalid_kind",
             Self::Override { .. } => "invalid_override",
             Self::Manager { .. } => "invalid_setting",

@@ -244,7 +244,7 @@ impl LockError {
     /// | [`Lost`](Self::Lost) | `lost` |
     /// | [`WouldDeadlock`](Self::WouldDeadlock) | `would_deadlock` |
     /// | [`ForeignKey`](Self::ForeignKey) | `foreign_key` |
-    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_kind`, `invalid_override`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
+    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_outage_wait`, `invalid_kind`, `invalid_override`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
     /// | [`NotConfigured`](Self::NotConfigured) | `not_configured` |
     /// | [`NoRuntime`](Self::NoRuntime) | `no_runtime` |
     /// | [`AlreadyInstalled`](Self::AlreadyInstalled) | `already_installed` |

@@ -164,6 +164,7 @@ fn error_text_names_two_numbers_of_permits() {
 
 /// The text and the code of each invalid setting, and the variant that `{:?}` names.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one row for each setting")]
 fn invalid_settings_say_what_to_write() {
     let time = Duration::from_millis(1_500);
     let name = InvalidName::new(&LockName::from(""), InvalidNameReason::Empty);
@@ -225,6 +226,12 @@ fn invalid_settings_say_what_to_write() {
             "Wait",
             "invalid_wait",
             "invalid `wait` 1.5s: a leader waits until it is elected; remove `wait`",
+        ),
+        (
+            InvalidSetting::OutageWait { outage_wait: time },
+            "OutageWait",
+            "invalid_outage_wait",
+            "invalid `outage_wait` 1.5s: a leader waits until it is elected, also during outages; remove `outage_wait`",
         ),
         (
             InvalidSetting::Kind {

@@ -13,6 +13,8 @@ use crate::error::{InvalidSetting, LockError};
 #[cfg(feature = "redis")]
 use crate::redis::deployment::Deployment;
 #[cfg(feature = "redis")]
+use crate::runtime::background::FirstUse;
+#[cfg(feature = "redis")]
 use crate::runtime::inner::ManagerInner;
 #[cfg(feature = "redis")]
 use crate::runtime::notifications::Notifications;
@@ -148,7 +150,8 @@ impl LockManagerBuilder {
     }
 
     /// Connects to the URL of the configuration: see [`config`](Self::config) and
-    /// [`ManagerConfig::from_env`].
+    /// [`ManagerConfig::from_env`]. If the configuration says [`lazy`](ManagerConfig::lazy), it returns at once, as
+    /// [`connect_lazy`](Self::connect_lazy) does.
     ///
     /// # Errors
     /// - [`LockError::Invalid`] when the configuration has no URL.
@@ -172,8 +175,61 @@ impl LockManagerBuilder {
         match url::read(&url)? {
             Destination::Memory => self.in_memory(),
             #[cfg(feature = "redis")]
+            Destination::Redis(deployment) if self.settings.lazy => self.redis_lazy(&deployment),
+            #[cfg(feature = "redis")]
             Destination::Redis(deployment) => self.connect_redis(*deployment).await,
         }
+    }
+
+    /// Makes a manager for the URL that has no connection yet, for a program that starts before its server does. Replaces
+    /// the URL of a [configuration](Self::config).
+    ///
+    /// The URL, the settings and the certificates are checked now, as [`connect`](Self::connect) checks them. The
+    /// background worker connects, and so does the first call. Until then, calls behave as in any outage: they try again
+    /// for their [`wait`](crate::LockRequest::wait), or their [`outage_wait`](crate::LockRequest::outage_wait), and then
+    /// fail with [`LockError::Backend`], which says that the server has not been reached yet. What can't pass by
+    /// itself, such as a wrong password or a server that is too old, fails each call at once.
+    /// [`health`](LockManager::health) says in [`was_connected`](crate::health::Health::was_connected) whether there has
+    /// been a connection, and the event `lock.not_connected` warns.
+    ///
+    /// Needs no tokio runtime. With TLS, it blocks while it reads certificates, for at most the command timeout.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # fn main() -> Result<(), LockError> {
+    /// # #[cfg(feature = "redis")] {
+    /// // Nothing listens there yet.
+    /// let locks = LockManager::builder().connect_lazy("redis://127.0.0.1:1")?;
+    /// assert!(!locks.health().was_connected);
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`connect`](Self::connect) that need no server: [`LockError::Invalid`], and [`LockError::Backend`]
+    /// when the URL is invalid or needs a feature that is not enabled, or when a certificate can't be read.
+    pub fn connect_lazy(self, url: impl Into<String>) -> Result<LockManager, LockError> {
+        self.settings.check()?;
+        match url::read(&url.into())? {
+            Destination::Memory => self.in_memory(),
+            #[cfg(feature = "redis")]
+            Destination::Redis(deployment) => self.redis_lazy(&deployment),
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis_lazy(self, deployment: &Deployment) -> Result<LockManager, LockError> {
+        let reporter = Arc::new(self.reporter());
+        let notifications = Arc::new(Notifications::new(Arc::clone(&reporter)));
+        let sink: Arc<dyn NotificationSink> = Arc::<Notifications>::clone(&notifications);
+        let settings = self.settings;
+        let store = crate::redis::connect_lazily(deployment, &settings, &sink, &reporter)?;
+        let first_use = FirstUse::Lazy;
+        let inner = ManagerInner::with_worker(store, notifications, reporter, settings, first_use)?;
+        Ok(LockManager {
+            inner: Arc::new(inner),
+        })
     }
 
     /// In a box: the compiler would copy the future of an `async fn` into each of its callers.
@@ -190,7 +246,9 @@ impl LockManagerBuilder {
             let counted = Arc::clone(&reporter);
             let settings = self.settings;
             let store = crate::redis::connect(deployment, &settings, sink, counted).await?;
-            let inner = ManagerInner::with_worker(store, notifications, reporter, settings)?;
+            let first_use = FirstUse::Connected;
+            let inner =
+                ManagerInner::with_worker(store, notifications, reporter, settings, first_use)?;
             Ok(LockManager {
                 inner: Arc::new(inner),
             })
@@ -222,6 +280,7 @@ mod redis {
     use crate::error::LockError;
     #[cfg(feature = "__doctor")]
     use crate::manager::url::{Destination, read as destination};
+    use crate::redis::deployment::Deployment;
     #[cfg(feature = "__doctor")]
     use crate::redis::doctor::{Servers, find};
     #[cfg(feature = "quorum")]
@@ -256,12 +315,30 @@ mod redis {
         /// # Cancel safety
         /// Dropping the future leaves no connection and no task behind.
         pub async fn connect_to(self, endpoint: Endpoint) -> Result<LockManager, LockError> {
+            let deployment = self.endpoint(endpoint)?;
+            if self.settings.lazy {
+                return self.redis_lazy(&deployment);
+            }
+            self.connect_redis(deployment).await
+        }
+
+        /// As [`connect_to`](Self::connect_to), without a connection: see [`connect_lazy`](Self::connect_lazy).
+        ///
+        /// # Errors
+        /// - [`LockError::Invalid`] when the configuration has a URL, or for TLS over a Unix socket.
+        /// - The errors of [`connect_lazy`](Self::connect_lazy).
+        pub fn connect_to_lazy(self, endpoint: Endpoint) -> Result<LockManager, LockError> {
+            let deployment = self.endpoint(endpoint)?;
+            self.redis_lazy(&deployment)
+        }
+
+        fn endpoint(&self, endpoint: Endpoint) -> Result<Deployment, LockError> {
             self.settings.check()?;
             if self.url.is_some() {
                 let advice = "set either a URL or an endpoint, and not both";
                 return Err(super::no_server("endpoint and url", advice));
             }
-            self.connect_redis(endpoint.try_into()?).await
+            endpoint.try_into()
         }
 
         /// Connects to the independent servers of a quorum, each by a URL of its own: for servers with
@@ -286,13 +363,44 @@ mod redis {
             self,
             urls: impl IntoIterator<Item = impl Into<String>>,
         ) -> Result<LockManager, LockError> {
+            let deployment = self.quorum(urls)?;
+            if self.settings.lazy {
+                return self.redis_lazy(&deployment);
+            }
+            self.connect_redis(deployment).await
+        }
+
+        /// As [`connect_quorum`](Self::connect_quorum), without a connection: see
+        /// [`connect_lazy`](Self::connect_lazy). A server counts only once it has run for the
+        /// [`quarantine`](Self::quarantine), because nothing is known of its past.
+        ///
+        /// # Errors
+        /// - [`LockError::Backend`] with the kind `InvalidUrl` for fewer than three servers, for one server
+        ///   twice, and for a URL that doesn't name a single server.
+        /// - [`LockError::Invalid`] when the configuration has a URL.
+        /// - The errors of [`connect_lazy`](Self::connect_lazy).
+        #[cfg(feature = "quorum")]
+        #[cfg_attr(docsrs, doc(cfg(feature = "quorum")))]
+        pub fn connect_quorum_lazy(
+            self,
+            urls: impl IntoIterator<Item = impl Into<String>>,
+        ) -> Result<LockManager, LockError> {
+            let deployment = self.quorum(urls)?;
+            self.redis_lazy(&deployment)
+        }
+
+        #[cfg(feature = "quorum")]
+        fn quorum(
+            &self,
+            urls: impl IntoIterator<Item = impl Into<String>>,
+        ) -> Result<Deployment, LockError> {
             self.settings.check()?;
             if self.url.is_some() {
                 let advice = "give the servers to `connect_quorum` only";
                 return Err(super::no_server("url and quorum", advice));
             }
             let urls: Vec<_> = urls.into_iter().map(Into::into).collect();
-            self.connect_redis(url::parse_quorum(&urls)?).await
+            url::parse_quorum(&urls)
         }
 
         /// Sets for how long a server of a `redis+quorum://` URL does not count after its restart: it may have

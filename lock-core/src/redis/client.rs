@@ -111,6 +111,7 @@ impl RedisClient {
         let youngest = self.clock_sync();
         StoreStatus {
             connected: self.pool.is_any_connected(),
+            was_connected: self.pool.connector.config.was_reached(),
             subscribed: self.channels.is_any_up(),
             polling: (self.pool.connector.polling()).or_else(|| self.channels.polling()),
             last_reply: youngest.map(|youngest| Clock::System.now().since(youngest.sent)),

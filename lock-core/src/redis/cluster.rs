@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use self::refresh::FirstUse;
 use crate::error::LockError;
 use crate::store::{
     Boxed, Call, Reach, ScannedNode, Store, StoreStatus, StoreTraits, Together, check_runtime,
@@ -43,17 +44,24 @@ pub(super) struct ClusterStore {
 }
 
 impl ClusterStore {
+    /// Makes the store of a cluster whose slot map is read at the first use.
+    pub(super) fn lazy(nodes: ClusterNodes) -> Self {
+        let traits = nodes.traits();
+        let nodes = Arc::new(nodes);
+        Self { nodes, traits }
+    }
+
     /// Reads the slot map from the first node of the URL that replies, and checks that the owners can acknowledge locks,
     /// if the manager wants that.
     pub(super) async fn begin(nodes: ClusterNodes, limit: Duration) -> Result<Self, LockError> {
         let deadline = Deadline::after(Clock::System, limit);
-        let traits = nodes.traits();
-        let nodes = Arc::new(nodes);
-        nodes.discover(deadline).await?;
-        if traits.confirms_grants {
-            nodes.probe_confirmers(deadline.left() / 2).await?;
+        let store = Self::lazy(nodes);
+        store.nodes.discover(FirstUse::Connects, deadline).await?;
+        if store.traits.confirms_grants {
+            let limit = deadline.left() / 2;
+            store.nodes.probe_confirmers(limit).await?;
         }
-        Ok(Self { nodes, traits })
+        Ok(store)
     }
 
     /// Acquires the locks of a set in order; neighbours in one slot go in one command. If one is refused, the earlier
@@ -99,12 +107,11 @@ impl ClusterStore {
     /// Waits for a connection to any node.
     async fn wait_for_any(&self, until: Moment) -> Result<(), LockError> {
         let mut waiting = JoinSet::new();
-        let mut nodes = self.nodes.owners();
-        if nodes.is_empty() {
-            // The next map comes from one of them.
-            nodes = self.nodes.seeds();
+        if self.nodes.membership.is_new() {
+            let deadline = Deadline::at(Clock::System, until);
+            return self.nodes.know_map(deadline).await;
         }
-        for node in nodes {
+        for node in self.nodes.owners() {
             waiting.spawn(async move { node.server.wait_connected(until).await });
         }
         let mut outcome = Err(LockError::NoRuntime);
@@ -148,6 +155,14 @@ impl Store for ClusterStore {
         if let Err(error) = check_runtime() {
             fail_all(calls, &error);
             return Box::pin(std::future::ready(()));
+        }
+        if self.nodes.membership.is_new() {
+            return Box::pin(async move {
+                match self.nodes.know_map(deadline).await {
+                    Ok(()) => self.call(calls, together, deadline).await,
+                    Err(error) => fail_all(calls, &error),
+                }
+            });
         }
         if let Some(OpKind::Scan(request)) = calls.first().map(|call| &call.op.kind) {
             let request: &ScanRequest = request;
@@ -197,6 +212,7 @@ impl Store for ClusterStore {
         let all: Vec<_> = known.iter().map(|node| node.server.status()).collect();
         StoreStatus {
             connected: all.iter().any(|status| status.connected),
+            was_connected: self.nodes.was_reached(),
             subscribed: all.iter().any(|status| status.subscribed),
             polling: all.iter().find_map(|status| status.polling),
             last_reply: all.iter().filter_map(|status| status.last_reply).min(),
@@ -205,7 +221,8 @@ impl Store for ClusterStore {
     }
 
     fn server(&self) -> Option<Arc<ServerAddress>> {
-        let first = self.nodes.owners().into_iter().next()?;
+        let owners = self.nodes.owners().into_iter();
+        let first = owners.chain(self.nodes.seeds()).next()?;
         first.server.server()
     }
 

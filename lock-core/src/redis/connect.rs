@@ -1,5 +1,5 @@
-//! Makes the store of a deployment, and connects once, so that a problem is reported now and not at the first
-//! lock.
+//! Makes the store of a deployment. [`connect`] also connects once, so that a problem is reported now and not at the first
+//! lock; [`connect_lazily`] leaves that to the background worker and to the first call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +23,10 @@ use super::single::RedisStore;
 use crate::config::Settings;
 #[cfg(feature = "quorum")]
 use crate::error::InvalidSetting;
-use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{NotificationSink, Store};
 use crate::telemetry::Reporter;
 use lock_protocol::clock::{Clock, Deadline};
-use lock_protocol::dialect::CLOCK_TOLERANCE;
 
 /// Connects to the servers of a deployment.
 pub(crate) async fn connect(
@@ -45,9 +43,7 @@ pub(crate) async fn connect(
         tls_clients(deployment.servers(), settings, &reporter),
     );
     let config = |deployment: &Deployment, clients: &[(TlsFiles, SharedTls)]| {
-        let of_files = |(files, _): &&(_, _)| Some(files) == deployment.tls.as_ref();
-        let tls = clients.iter().find(of_files);
-        let tls = tls.map(|(_, client)| SharedTls::clone(client));
+        let tls = client_of(deployment, clients);
         NodeConfig::new(deployment, kind, tls, settings, &notifications, &reporter)
     };
     // In boxes, because each of these futures is large, and only one of them runs.
@@ -56,7 +52,7 @@ pub(crate) async fn connect(
             let config = config(&deployment, &reading.await?)?;
             let store = RedisStore::at_address(&config, address);
             let connection = store.client.pool.first(deadline.left()).await?;
-            Box::pin(checked(store, &connection, settings, deadline)).await
+            Box::pin(checked(store, &connection, deadline)).await
         }
         Topology::Sentinel(sentinels) => {
             let config = config(&deployment, &reading.await?)?;
@@ -68,38 +64,96 @@ pub(crate) async fn connect(
             Box::pin(in_cluster(config, seeds, deadline)).await
         }
         #[cfg(feature = "quorum")]
-        Topology::Quorum(_) if settings.confirm.is_some() => {
-            Err(LockError::Invalid(InvalidSetting::Manager {
-                setting: "confirm",
-                value: "at a quorum".into(),
-                advice: "use no `confirm`: a majority of servers confirms each lock".into(),
-            }))
-        }
+        Topology::Quorum(_) if settings.confirm.is_some() => Err(confirm_at_a_quorum()),
         #[cfg(feature = "quorum")]
         Topology::Quorum(servers) => {
             let clients = reading.await?;
-            let server = |server: &Deployment| match &server.topology {
-                Topology::Standalone(address) => {
-                    Ok(RedisStore::at_address(&config(server, &clients)?, address))
-                }
-                _ => Err(LockError::advised(
-                    BackendErrorKind::InvalidUrl,
-                    "a server of the quorum is not a single server",
-                    "use redis+quorum:// with single servers",
-                )),
-            };
-            let servers = servers
-                .iter()
-                .map(server)
-                .collect::<Result<_, LockError>>()?;
-            let connecting = QuorumStore::connect(servers, settings, &reporter, deadline);
-            Ok(Arc::new(Box::pin(connecting).await?))
+            let store = of_quorum(servers, |server| config(server, &clients))?;
+            let store = QuorumStore::new(store, settings, &reporter)?;
+            Ok(Arc::new(Box::pin(store.connect(deadline)).await?))
         }
         #[cfg(not(feature = "cluster"))]
         Topology::Cluster(_) => Err(needs_feature("a Redis Cluster", "cluster")),
         #[cfg(not(feature = "quorum"))]
         Topology::Quorum(_) => Err(needs_feature("a quorum of servers", "quorum")),
     }
+}
+
+/// Makes the store of a deployment. Checks all that [`connect`] checks without a server. Blocks while it reads
+/// certificates, for at most the command timeout.
+pub(crate) fn connect_lazily(
+    deployment: &Deployment,
+    settings: &Settings,
+    notifications: &Arc<dyn NotificationSink>,
+    reporter: &Arc<Reporter>,
+) -> Result<Arc<dyn Store>, LockError> {
+    let kind = DeploymentKind::of(&deployment.topology);
+    let read = || read_tls(deployment.servers(), settings, reporter);
+    let config = |deployment: &Deployment, clients: &[(TlsFiles, SharedTls)]| {
+        let tls = client_of(deployment, clients);
+        NodeConfig::new(deployment, kind, tls, settings, notifications, reporter)
+    };
+    Ok(match &deployment.topology {
+        Topology::Standalone(address) => {
+            let config = config(deployment, &read()?)?;
+            Arc::new(RedisStore::at_address(&config, address))
+        }
+        Topology::Sentinel(sentinels) => {
+            let config = config(deployment, &read()?)?;
+            let location = Location::sentinels(SentinelWatch::new(sentinels.clone(), &config)?);
+            Arc::new(RedisStore::new(&config, &location, Slots::Settled))
+        }
+        #[cfg(feature = "cluster")]
+        Topology::Cluster(seeds) => {
+            let config = config(deployment, &read()?)?;
+            Arc::new(ClusterStore::lazy(ClusterNodes::new(config, seeds.clone())))
+        }
+        #[cfg(feature = "quorum")]
+        Topology::Quorum(_) if settings.confirm.is_some() => return Err(confirm_at_a_quorum()),
+        #[cfg(feature = "quorum")]
+        Topology::Quorum(servers) => {
+            let clients = read()?;
+            let stores = of_quorum(servers, |server| config(server, &clients))?;
+            Arc::new(QuorumStore::new(stores, settings, reporter)?)
+        }
+        #[cfg(not(feature = "cluster"))]
+        Topology::Cluster(_) => return Err(needs_feature("a Redis Cluster", "cluster")),
+        #[cfg(not(feature = "quorum"))]
+        Topology::Quorum(_) => return Err(needs_feature("a quorum of servers", "quorum")),
+    })
+}
+
+/// Returns the TLS client for the files of this deployment.
+fn client_of(deployment: &Deployment, clients: &[(TlsFiles, SharedTls)]) -> Option<SharedTls> {
+    let mut clients = clients.iter();
+    let of_files = clients.find(|(files, _)| Some(files) == deployment.tls.as_ref());
+    of_files.map(|(_, client)| SharedTls::clone(client))
+}
+
+/// Makes the stores of a quorum's servers.
+#[cfg(feature = "quorum")]
+fn of_quorum(
+    servers: &[Deployment],
+    config: impl Fn(&Deployment) -> Result<Arc<NodeConfig>, LockError>,
+) -> Result<Vec<RedisStore>, LockError> {
+    let store = |server: &Deployment| match &server.topology {
+        Topology::Standalone(address) => Ok(RedisStore::at_address(&config(server)?, address)),
+        _ => Err(LockError::advised(
+            BackendErrorKind::InvalidUrl,
+            "a server of the quorum is not a single server",
+            "use redis+quorum:// with single servers",
+        )),
+    };
+    servers.iter().map(store).collect()
+}
+
+#[cfg(feature = "quorum")]
+fn confirm_at_a_quorum() -> LockError {
+    LockError::Invalid(InvalidSetting::Manager {
+        setting: "confirm",
+        value: "at a quorum".into(),
+        advice: "use no `confirm`: a majority of servers confirms each lock".into(),
+    })
 }
 
 /// Returns the error of a URL whose topology is not built in.
@@ -119,28 +173,79 @@ pub(super) async fn tls_clients(
     settings: &Settings,
     reporter: &Arc<Reporter>,
 ) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
-    use super::tls::TlsClient;
-
-    let mut clients: Vec<(TlsFiles, SharedTls)> = Vec::new();
-    for files in servers.iter().filter_map(|server| server.tls.as_ref()) {
-        if clients.iter().any(|(known, _)| known == files) {
-            continue;
-        }
-        let tls = settings.tls.clone().unwrap_or_default();
-        let (read, reporter) = (files.clone(), Arc::clone(reporter));
-        // Reading hundreds of certificates takes milliseconds.
-        let made = tokio::task::spawn_blocking(move || TlsClient::new(tls, read, reporter)).await;
-        let made = made.map_err(|_ended| LockError::NoRuntime)?;
-        clients.push((files.clone(), Arc::new(made?)));
+    let files = tls_files(servers, settings)?;
+    if files.is_empty() {
+        return Ok(Vec::new());
     }
-    if clients.is_empty() && settings.tls.is_some() {
+    let tls = settings.tls.clone().unwrap_or_default();
+    let reporter = Arc::clone(reporter);
+    // Reading hundreds of certificates takes milliseconds.
+    let reading = tokio::task::spawn_blocking(move || clients_of_files(files, &tls, &reporter));
+    reading.await.map_err(|_ended| LockError::NoRuntime)?
+}
+
+/// As [`tls_clients`], without a runtime. Blocks for at most the command timeout.
+#[cfg(feature = "__tls")]
+fn read_tls(
+    servers: &[Deployment],
+    settings: &Settings,
+    reporter: &Arc<Reporter>,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    let files = tls_files(servers, settings)?;
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (tls, reporter) = (
+        settings.tls.clone().unwrap_or_default(),
+        Arc::clone(reporter),
+    );
+    let (sender, read) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("lock-certificates".into());
+    let started = thread.spawn(move || {
+        // The caller may have stopped waiting.
+        let _received = sender.send(clients_of_files(files, &tls, &reporter));
+    });
+    started.map_err(|error| {
+        let kind = BackendErrorKind::BackgroundWorker;
+        LockError::caused(kind, "cannot start a thread that reads certificates", error)
+    })?;
+    let read = read.recv_timeout(settings.command_timeout);
+    read.unwrap_or_else(|_elapsed| Err(not_read_in_time()))
+}
+
+/// Returns each set of files that these servers have, once.
+#[cfg(feature = "__tls")]
+fn tls_files(servers: &[Deployment], settings: &Settings) -> Result<Vec<TlsFiles>, LockError> {
+    let mut all: Vec<TlsFiles> = Vec::new();
+    for files in servers.iter().filter_map(|server| server.tls.as_ref()) {
+        if !all.contains(files) {
+            all.push(files.clone());
+        }
+    }
+    if all.is_empty() && settings.tls.is_some() {
         return Err(LockError::advised(
             BackendErrorKind::InvalidUrl,
             "`tls` sets certificates, and the address of the server is one without TLS",
             "use rediss:// instead of redis://, or `tls` of the endpoint",
         ));
     }
-    Ok(clients)
+    Ok(all)
+}
+
+/// Reads the certificates. Blocks for the time of reading files.
+#[cfg(feature = "__tls")]
+fn clients_of_files(
+    files: Vec<TlsFiles>,
+    tls: &crate::config::tls::Tls,
+    reporter: &Arc<Reporter>,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    use super::tls::TlsClient;
+
+    let client = |files: TlsFiles| {
+        let client = TlsClient::new(tls.clone(), files.clone(), Arc::clone(reporter))?;
+        Ok((files, Arc::new(client)))
+    };
+    files.into_iter().map(client).collect()
 }
 
 /// Without the feature, a URL cannot demand TLS.
@@ -154,16 +259,27 @@ pub(super) async fn tls_clients(
     Ok(Vec::new())
 }
 
+/// Without the feature, a URL cannot demand TLS.
+#[cfg(not(feature = "__tls"))]
+#[expect(clippy::unnecessary_wraps, reason = "with TLS it reads files")]
+fn read_tls(
+    _servers: &[Deployment],
+    _settings: &Settings,
+    _reporter: &Arc<Reporter>,
+) -> Result<Vec<(TlsFiles, SharedTls)>, LockError> {
+    Ok(Vec::new())
+}
+
 async fn behind_sentinels(
     config: &Arc<NodeConfig>,
     sentinels: &Sentinels,
     deadline: Deadline,
 ) -> Result<Arc<dyn Store>, LockError> {
     let watch = SentinelWatch::begin(sentinels.clone(), config, deadline.left());
-    let location = Location::sentinels(watch.await?)?;
+    let location = Location::sentinels(watch.await?);
     let store = RedisStore::new(config, &location, Slots::Settled);
     let connection = first_behind_sentinels(&store.client, deadline).await?;
-    checked(store, &connection, &config.settings, deadline).await
+    checked(store, &connection, deadline).await
 }
 
 #[cfg(feature = "cluster")]
@@ -177,22 +293,15 @@ async fn in_cluster(
     Ok(Arc::new(store))
 }
 
-/// Checks that the primary of the first connection has what the settings need.
+/// Checks that the primary of the first connection confirms locks, if the settings need that.
 async fn checked(
     store: RedisStore,
     connection: &Connection,
-    settings: &Settings,
     deadline: Deadline,
 ) -> Result<Arc<dyn Store>, LockError> {
     store.client.server_changed_at(connection);
     if let Some(confirmer) = &store.confirmer {
         confirmer.probe(deadline.left()).await?;
-    }
-    if settings.dialect.capabilities().needs_synchronized_clocks() {
-        let difference = connection.clock_difference;
-        if difference > CLOCK_TOLERANCE {
-            return Err(clocks_differ(&format!("{difference:?}")));
-        }
     }
     Ok(Arc::new(store))
 }
@@ -228,13 +337,15 @@ pub(super) async fn read_in_time<T>(
     reading: impl Future<Output = Result<T, LockError>>,
 ) -> Result<T, LockError> {
     let read = tokio::time::timeout(deadline.left(), reading).await;
-    read.unwrap_or_else(|_elapsed| {
-        Err(LockError::advised(
-            BackendErrorKind::TimedOut,
-            "the certificates were not read in time",
-            "name regular files on a local disk, give the bytes to `Tls`, or make its provider faster",
-        ))
-    })
+    read.unwrap_or_else(|_elapsed| Err(not_read_in_time()))
+}
+
+fn not_read_in_time() -> LockError {
+    LockError::advised(
+        BackendErrorKind::TimedOut,
+        "the certificates were not read in time",
+        "name regular files on a local disk, give the bytes to `Tls`, or make its provider faster",
+    )
 }
 
 /// `.ci/run` runs it without the features.

@@ -116,7 +116,9 @@ impl Connector {
 
     /// Returns the error for a caller whose time ran out before a connection was made.
     pub(super) fn no_answer(&self) -> LockError {
-        no_answer_of(&self.node())
+        self.location
+            .unknown()
+            .unwrap_or_else(|| no_answer_of(&self.node()))
     }
 
     /// Returns the report of a connection to a server.
@@ -138,6 +140,7 @@ impl Connector {
         let opened = self.open(kind, deadline).await?;
         let node = Arc::clone(&opened.node);
         let _turn = self.admitted(&opened, &node, deadline).await?;
+        self.config.reached(opened.greeting.clock_difference)?;
         let report = self.report(&node, kind);
         let connection = Arc::new(Connection::start(
             opened.stream,
@@ -189,6 +192,7 @@ impl Connector {
         kind: ConnectionKind,
         deadline: Deadline,
     ) -> Result<Opened, LockError> {
+        self.location.known(deadline).await?;
         let node = self.node();
         let (login, issued) = self.login(&node, deadline).await?;
         let opened = self.begin(&node, &login, kind, deadline).await;

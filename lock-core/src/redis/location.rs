@@ -48,7 +48,7 @@ pub(super) enum Location {
     Fixed(Arc<Node>),
     /// At the addresses of a name.
     Name(Arc<NamedServer>),
-    /// Where the Sentinels say, or else where they said last.
+    /// Where the Sentinels say. Before they have said it, the node stands in for the server.
     Sentinels(Arc<SentinelWatch>, Arc<Node>),
 }
 
@@ -81,9 +81,25 @@ impl Location {
         }))
     }
 
-    pub(super) fn sentinels(watch: SentinelWatch) -> Result<Self, LockError> {
-        let first = watch.node().ok_or_else(|| watch.unknown_primary())?;
-        Ok(Self::Sentinels(Arc::new(watch), first))
+    pub(super) fn sentinels(watch: SentinelWatch) -> Self {
+        let first = watch.node().unwrap_or_else(|| watch.stand_in());
+        Self::Sentinels(Arc::new(watch), first)
+    }
+
+    /// Finds out where the server is, unless that is known.
+    pub(super) async fn known(&self, deadline: Deadline) -> Result<(), LockError> {
+        match self {
+            Self::Sentinels(watch, _) if watch.node().is_none() => {
+                watch.discover(deadline.left()).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the error of a caller that waited for Sentinels in vain; `None` if the server is known.
+    pub(super) fn unknown(&self) -> Option<LockError> {
+        let watch = self.watch().filter(|watch| watch.node().is_none())?;
+        Some(watch.unknown_primary())
     }
 
     pub(super) fn node(&self) -> Arc<Node> {

@@ -1,6 +1,7 @@
 //! What connections need of the settings and of the address: login, TLS, name, limits, and where events and
 //! notifications go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use super::deployment::{Deployment, Login, NodeAddress, Protocol, Topology};
 use super::dial::SharedTls;
 use super::node::Node;
 use crate::config::Settings;
+use crate::error::texts::clocks_differ;
 use crate::error::{BackendErrorKind, LockError};
 use crate::store::{Boxed, Dialects, NotificationSink, StoreTraits};
 use crate::telemetry::{ConnectionKind, Reporter};
 use lock_protocol::codec::deadline::SharedDeadlines;
-use lock_protocol::dialect::InvalidDialectReason;
+use lock_protocol::dialect::{CLOCK_TOLERANCE, InvalidDialectReason};
 use lock_protocol::wire::tidy_label;
 
 /// The name of the library that `CLIENT LIST` shows, in the form that Redis recommends.
@@ -72,6 +74,8 @@ pub(super) struct NodeConfig {
     pub(super) reporter: Arc<Reporter>,
     /// The runtime of the background worker, which begins after the first connections.
     pub(super) worker: OnceLock<Handle>,
+    /// There has been a connection.
+    was_reached: AtomicBool,
 }
 
 impl NodeConfig {
@@ -111,12 +115,38 @@ impl NodeConfig {
             notifications: Arc::clone(notifications),
             reporter: Arc::clone(reporter),
             worker: OnceLock::new(),
+            was_reached: AtomicBool::new(false),
         }))
     }
 
     /// Records the runtime of the background worker.
     pub(super) fn driven_by(&self, worker: &Handle) {
         self.worker.get_or_init(|| worker.clone());
+    }
+
+    /// Returns whether there has been a connection.
+    pub(super) fn was_reached(&self) -> bool {
+        self.was_reached.load(Ordering::Relaxed)
+    }
+
+    /// Records a connection. The first one shows whether the server's clock fits the dialect.
+    pub(super) fn reached(&self, clock_difference: Duration) -> Result<(), LockError> {
+        if self.was_reached() {
+            return Ok(());
+        }
+        let is_single = matches!(
+            self.kind,
+            DeploymentKind::Standalone | DeploymentKind::Sentinel
+        );
+        let capabilities = self.settings.dialect.capabilities();
+        if is_single
+            && capabilities.needs_synchronized_clocks()
+            && clock_difference > CLOCK_TOLERANCE
+        {
+            return Err(clocks_differ(&format!("{clock_difference:?}")));
+        }
+        self.was_reached.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns how long a command may take.

@@ -23,7 +23,6 @@ use crate::store::{
 use crate::sync::{Mutex, assert_no_mutex_held};
 use crate::telemetry::{LockEvent, Reporter, ServerAddress};
 use lock_protocol::clock::{Clock, Deadline, Moment, ServerMs};
-use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 use lock_protocol::dialect::InvalidDialectReason;
 use lock_protocol::key::LockKey;
 use lock_protocol::lease;
@@ -224,12 +223,11 @@ impl QuorumServers {
 }
 
 impl QuorumStore {
-    /// Connects to all servers. A minority may be down.
-    pub(super) async fn connect(
+    /// Makes the store of these servers. It has no connection yet.
+    pub(super) fn new(
         stores: Vec<RedisStore>,
         settings: &Settings,
         reporter: &Arc<Reporter>,
-        deadline: Deadline,
     ) -> Result<Self, LockError> {
         let (dialect, quarantine) = (settings.dialect, settings.quarantine);
         let traits = StoreTraits {
@@ -261,6 +259,13 @@ impl QuorumStore {
             releasing: AtomicUsize::new(0),
             released: Notify::new(),
         });
+        servers.warn_of_even_number(reporter);
+        Ok(Self { servers, traits })
+    }
+
+    /// Connects to all servers. A minority may be down.
+    pub(super) async fn connect(self, deadline: Deadline) -> Result<Self, LockError> {
+        let servers = &self.servers;
         let mut connecting = JoinSet::new();
         for server in servers.all() {
             let limit = deadline.left();
@@ -268,12 +273,8 @@ impl QuorumStore {
                 let client = &server.store.client;
                 let connection = client.pool.first(limit).await?;
                 client.server_changed_at(&connection);
-                let standing = server.observe(&connection)?;
-                if standing.run_id == UNKNOWN_RUN_ID && !quarantine.is_zero() {
-                    let why = client.pool.connector.handshake.polling();
-                    return Err(no_run_id(server.address(), why));
-                }
-                Ok(())
+                let met = server.observe(&connection)?;
+                server.check_run_id(met)
             });
         }
         let mut connected = 0;
@@ -284,11 +285,10 @@ impl QuorumStore {
                 Err(error) => return Err(error),
             }
         }
-        servers.warn_of_even_number(reporter);
         if connected < servers.needed() {
             return Err(servers.no_quorum(connected));
         }
-        Ok(Self { servers, traits })
+        Ok(self)
     }
 }
 
@@ -462,8 +462,10 @@ impl Store for QuorumStore {
         let servers = self.servers.voters();
         let all: Vec<_> = servers.map(|server| server.store.status()).collect();
         let connected = all.iter().filter(|status| status.connected).count();
+        let ever = all.iter().filter(|status| status.was_connected).count();
         StoreStatus {
             connected: connected >= self.servers.needed(),
+            was_connected: ever >= self.servers.needed(),
             subscribed: false,
             polling: Some(PollingReason::Quorum),
             last_reply: all.iter().filter_map(|status| status.last_reply).min(),

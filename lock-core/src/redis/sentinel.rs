@@ -110,6 +110,13 @@ impl SentinelWatch {
         config: &Arc<NodeConfig>,
         limit: Duration,
     ) -> Result<Self, LockError> {
+        let watch = Self::new(of_url, config)?;
+        watch.discover(limit).await?;
+        Ok(watch)
+    }
+
+    /// Makes a watch that has asked nobody yet.
+    pub(super) fn new(of_url: Sentinels, config: &Arc<NodeConfig>) -> Result<Self, LockError> {
         let tls = config.tls.clone().filter(|_| of_url.tls);
         #[cfg(feature = "__tls")]
         if tls.is_none() && config.tls.as_ref().is_some_and(|it| !it.fixes_name()) {
@@ -130,7 +137,7 @@ impl SentinelWatch {
         };
         let addresses = of_url.addresses.iter().cloned().collect();
         let sentinels = KnownSentinels::of_url(of_url.addresses, introduction);
-        let watch = Self {
+        Ok(Self {
             sentinels: SentinelAccess {
                 login: of_url.login,
                 tls,
@@ -147,9 +154,14 @@ impl SentinelWatch {
             changed: watch::Sender::new(0),
             ask: watch::Sender::new(Clock::System.now()),
             followed: Notify::new(),
-        };
-        watch.discover(limit).await?;
-        Ok(watch)
+        })
+    }
+
+    /// Returns a node that stands in for the primary before it is known, at the address of a Sentinel.
+    pub(super) fn stand_in(&self) -> Arc<Node> {
+        let first = self.sentinels.of_url.first().cloned();
+        let unknown = || NodeAddress::Tcp(self.service.clone(), 0);
+        Arc::new(Node::new(first.unwrap_or_else(unknown)))
     }
 
     fn reporter(&self) -> &Reporter {
@@ -293,8 +305,9 @@ impl SentinelWatch {
 
     /// Changes the primary if the latest replies say so.
     fn decide(&self, now: Moment) {
-        let (node, is_reset) = {
+        let (node, is_reset, is_first) = {
             let mut state = self.state.lock();
+            let is_first = state.known.is_none();
             state.confirm();
             let replies = state.sentinels.replies(now);
             let condition = if state.is_unusable {
@@ -305,10 +318,13 @@ impl SentinelWatch {
             let known = state.known.as_ref().map(|known| &known.announced);
             match choose(known, condition, &replies) {
                 PrimaryChoice::Keep => return,
-                PrimaryChoice::Switch(announced) => (state.set(announced), false),
-                PrimaryChoice::Reset(announced) => (state.set(announced), true),
+                PrimaryChoice::Switch(announced) => (state.set(announced), false, is_first),
+                PrimaryChoice::Reset(announced) => (state.set(announced), true, is_first),
             }
         };
+        if is_first {
+            return;
+        }
         self.reporter().emit(&LockEvent::PrimaryChanged {
             server: &node.server,
             epoch: node.epoch,

@@ -17,7 +17,7 @@ use crate::guard::{Holding, LockGuard, LockSet};
 use crate::run;
 use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::ManagerInner;
-use crate::runtime::waiter::{self, WaitLimits};
+use crate::runtime::waiter::{self, Waits};
 use crate::telemetry::Caller;
 #[cfg(feature = "macros")]
 use crate::telemetry::LockEvent;
@@ -198,16 +198,18 @@ pub(super) fn start_one(
         lease_config,
         wait,
     } = settings.check(name)?;
-    let (inner, spent, caller) = (&settings.inner, settings.spent, settings.caller);
+    let (inner, spent, caller) = (&settings.inner, settings.spent(), settings.caller);
+    let outage = settings.outage_wait();
     match attempts {
         Attempts::UntilWaitEnds if !wait.is_zero() => {
-            let limits = WaitLimits {
+            let waits = Waits {
                 wait,
                 max_queue: settings.max_queue,
+                outage,
             };
-            waiter::acquire(inner, key, lease_config, limits, spent, caller)
+            waiter::acquire(inner, key, lease_config, waits, spent, caller)
         }
-        _ => waiter::try_acquire(inner, key, lease_config, spent, caller),
+        _ => waiter::try_acquire(inner, key, lease_config, outage, spent, caller),
     }
 }
 
@@ -246,6 +248,9 @@ impl<T: OneLock> LockRequest<T> {
         if let Some(wait) = wait.filter(|wait| self.target.declared_wait() != Some(*wait)) {
             return Err(InvalidSetting::Wait { wait }.into());
         }
+        if let Some(outage_wait) = self.settings.outage_wait() {
+            return Err(InvalidSetting::OutageWait { outage_wait }.into());
+        }
         if self.settings.kind.kind == Kind::Read {
             return Err(self.settings.invalid_kind(InvalidKindReason::Leader));
         }
@@ -254,6 +259,19 @@ impl<T: OneLock> LockRequest<T> {
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {
         &self.settings.inner
+    }
+
+    /// Returns the manager, the name, the wait and the outage wait of the request.
+    #[cfg(feature = "testing")]
+    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration, Duration) {
+        let settings = &self.settings;
+        let outage_wait = settings.outage_wait().unwrap_or_default();
+        (
+            &settings.inner,
+            &self.target.0,
+            settings.wait(),
+            outage_wait,
+        )
     }
 }
 
@@ -428,6 +446,36 @@ impl<T: Target> LockRequest<T> {
         self
     }
 
+    /// Sets how long the call waits for a server that it can't reach, or that refuses for a reason that may pass, such as
+    /// a restart or a failover. By default, this is a part of the [`wait`](Self::wait).
+    ///
+    /// An outage stops the wait, which goes on when the server replies again: a busy lock never uses the time for outages,
+    /// and an outage never uses the wait. All outages of a call share this time. With a wait of zero, and in
+    /// [`try_acquire`](Self::try_acquire), the call makes its attempt again until the server replies. It takes at most the
+    /// wait and this time together, plus 250 ms. An error that doesn't pass by itself, such as a wrong password, ends the
+    /// call at once. Zero fails at the first error of the server.
+    ///
+    /// So a nightly job skips when another machine has the lock, and waits when Redis restarts:
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let locks = LockManager::in_memory();
+    /// let nightly = locks.lock("nightly").outage_wait(Duration::from_secs(600));
+    /// match nightly.try_acquire().await? {
+    ///     Some(_held) => println!("this machine does the work"),
+    ///     None => println!("another machine does it"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn outage_wait(mut self, longest: Duration) -> Self {
+        self.settings.set_outage_wait(longest);
+        self
+    }
+
     /// Sets whether and how often the lock is renewed while it is held. Defaults to [`Renew::Auto`].
     ///
     /// With [`Renew::Never`], the lease of a set's first lock also runs while the set waits for the others.
@@ -487,7 +535,7 @@ impl<T: Target> LockRequest<T> {
     /// Sets how much of the call's wait has passed already.
     #[cfg(feature = "macros")]
     pub(crate) fn spent(mut self, spent: Duration) -> Self {
-        self.settings.spent = spent;
+        self.settings.set_spent(spent);
         self
     }
 
@@ -503,9 +551,10 @@ impl<T: Target> LockRequest<T> {
     /// - [`LockError::Contended`] when the wait is zero and another holder has the lock.
     /// - [`LockError::QueueFull`] when as many callers wait already as [`max_queue`](Self::max_queue) accepts.
     /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until the end of the
-    ///   wait; otherwise it returns the error at once.
+    ///   wait, or of the [`outage_wait`](Self::outage_wait); otherwise it returns the error at once.
     /// - [`LockError::NoQuorum`] when too few servers of a quorum confirm the lock.
-    /// - [`LockError::ShuttingDown`] when the manager shuts down before or during the call.
+    /// - [`LockError::ShuttingDown`] when the manager is [closed](crate::LockManager::close) or shuts down before or
+    ///   during the call.
     /// - [`LockError::WouldDeadlock`] inside a body of [`run`](Self::run) or of the attribute that holds the same lock.
     ///   Permits of one number may be acquired inside each other while enough of them are left, but it's better to take
     ///   the whole [`weight`](Self::weight) at once.
@@ -520,7 +569,9 @@ impl<T: Target> LockRequest<T> {
     /// error is about the first lock that it didn't get.
     ///
     /// The future completes within the wait plus 250 ms. With a wait of zero it completes within the command timeout, or
-    /// within 250 ms if the command timeout is shorter. The 250 ms are there because a call polls a key without an
+    /// within 250 ms if the command timeout is shorter. With an [`outage_wait`](Self::outage_wait), it completes within
+    /// the wait and the outage wait together, plus 250 ms; with a wait of zero, within the longest of the outage wait, the
+    /// command timeout and 250 ms. The 250 ms are there because a call polls a key without an
     /// expiry for about 200 ms.
     ///
     /// # Panics
@@ -535,7 +586,7 @@ impl<T: Target> LockRequest<T> {
     }
 
     /// Makes one attempt to acquire the lock, or all locks of a set. Never waits for another holder, and ignores
-    /// [`wait`](Self::wait).
+    /// [`wait`](Self::wait). With an [`outage_wait`](Self::outage_wait), it waits for a server that it can't reach.
     ///
     /// Returns `None` when another holder has the lock, or one of the set's locks, and also where
     /// [`acquire`](Self::acquire) fails with [`LockError::WouldDeadlock`].
@@ -739,6 +790,7 @@ impl<T: fmt::Debug> fmt::Debug for LockRequest<T> {
             .field("kind", &settings.kind.kind)
             .field("ttl", &settings.times.ttl)
             .field("wait", &settings.times.wait)
+            .field("outage_wait", &settings.outage_wait())
             .field("renew", &settings.renew)
             .field("max_hold", &settings.times.max_hold)
             .field("min_hold", &settings.min_hold)

@@ -11,7 +11,7 @@ use crate::error::LockError;
 use crate::guard::{LockGuard, LockSet, LossSignal};
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::set::{self, SetPatience};
-use crate::runtime::waiter::{self, WaitLimits};
+use crate::runtime::waiter::{self, Waits};
 use lock_protocol::key::LockKey;
 use lock_protocol::kind::{InvalidKindReason, MAX_NAMES};
 use lock_protocol::lease::LeaseConfig;
@@ -29,16 +29,16 @@ impl Acquirable for Names {
         let members = self.check(settings)?;
         // An override of one of the names limits the wait for all of them.
         let wait = members.iter().map(|member| member.wait).min();
+        let wait = wait.filter(|_| attempts == Attempts::UntilWaitEnds);
         let set = Set {
             inner: Arc::clone(&settings.inner),
             members,
-            limits: WaitLimits {
-                wait: wait
-                    .filter(|_| attempts == Attempts::UntilWaitEnds)
-                    .unwrap_or_default(),
+            waits: Waits {
+                wait: wait.unwrap_or_default(),
                 max_queue: settings.max_queue,
+                outage: settings.outage_wait(),
             },
-            spent: settings.spent,
+            spent: settings.spent(),
         };
         Ok((Box::pin(acquire(set)), ()))
     }
@@ -72,7 +72,7 @@ struct Set {
     inner: Arc<ManagerInner>,
     /// At least one, in the order of their keys.
     members: Vec<Checked>,
-    limits: WaitLimits,
+    waits: Waits,
     /// The part of the wait that has passed.
     spent: Duration,
 }
@@ -113,23 +113,20 @@ impl HeldLocks {
 /// Acquires the locks in the order of their keys.
 async fn acquire(set: Set) -> Result<Vec<LockGuard>, LockError> {
     set.inner.check_process()?;
-    let started = set.inner.clock().now().minus(set.spent);
+    let patience = SetPatience::new(&set.inner, set.waits, set.spent);
+    let started = patience.started();
     // Before anything is sent: a set that waits for its own task gets no lock at all.
     for member in &set.members {
         let kind = member.lease_config.kind;
         waiter::check_and_report(&set.inner, &member.key, kind, started)?;
     }
-    let patience = SetPatience {
-        started,
-        limits: set.limits,
-    };
     let mut held = HeldLocks::new(set.members.len());
     loop {
         let missing = held.missing();
         if missing.is_empty() {
             return Ok(held.0.into_iter().flatten().collect());
         }
-        acquire_missing(&set, &mut held, &missing, patience).await?;
+        acquire_missing(&set, &mut held, &missing, &patience).await?;
         if held.is_lost() {
             // A lock was lost while the set waited for another one: start again within the same wait.
             held = HeldLocks::new(set.members.len());
@@ -143,7 +140,7 @@ async fn acquire_missing(
     set: &Set,
     held: &mut HeldLocks,
     missing: &[usize],
-    patience: SetPatience,
+    patience: &SetPatience,
 ) -> Result<(), LockError> {
     let member = |at: &usize| {
         let member = &set.members[*at];

@@ -25,9 +25,18 @@ pub(crate) struct Settings {
     pub(super) renew: Renew,
     pub(super) min_hold: Option<Duration>,
     pub(super) max_queue: QueueLimit,
-    /// How much of the call's wait had passed before the request was made.
-    pub(super) spent: Duration,
+    /// In a box, because few requests have it, and each task that makes a request would keep its space.
+    rare: Option<Box<Rare>>,
     pub(super) caller: Caller,
+}
+
+/// What few requests say.
+#[derive(Clone, Copy, Default)]
+struct Rare {
+    /// `None` if the wait includes outages.
+    outage_wait: Option<Duration>,
+    /// How much of the call's wait had passed before the request was made.
+    spent: Duration,
 }
 
 /// The times that an override can replace.
@@ -71,8 +80,28 @@ impl Settings {
             renew: Renew::default(),
             min_hold: None,
             max_queue: QueueLimit::NONE,
-            spent: Duration::ZERO,
+            rare: None,
             caller: Caller::Call,
+        }
+    }
+
+    pub(super) fn outage_wait(&self) -> Option<Duration> {
+        self.rare.as_ref()?.outage_wait
+    }
+
+    pub(super) fn set_outage_wait(&mut self, longest: Duration) {
+        self.rare.get_or_insert_default().outage_wait = Some(longest);
+    }
+
+    /// Returns how much of the call's wait had passed before the request was made.
+    pub(super) fn spent(&self) -> Duration {
+        self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.spent)
+    }
+
+    #[cfg(feature = "macros")]
+    pub(super) fn set_spent(&mut self, spent: Duration) {
+        if !spent.is_zero() {
+            self.rare.get_or_insert_default().spent = spent;
         }
     }
 

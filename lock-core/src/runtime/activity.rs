@@ -1,4 +1,4 @@
-//! Counts the held locks and the acquires of a manager, and ends the acquires at its shutdown.
+//! Counts the held locks and the acquires of a manager, and ends the acquires when it closes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -6,13 +6,15 @@ use tokio::sync::Notify;
 
 use crate::telemetry::Reporter;
 
-/// The held locks and the acquires of a manager, and whether it is shutting down.
+/// The held locks and the acquires of a manager, and whether it is closed or shutting down.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     held: AtomicUsize,
     acquiring: AtomicUsize,
+    /// Set by a close and by the shutdown.
     is_closing: AtomicBool,
-    /// Notified when the shutdown begins, and after that at each end of an acquire or a held lock.
+    is_shutting_down: AtomicBool,
+    /// Notified at a close, when the shutdown begins, and after that at each end of an acquire or a held lock.
     changed: Notify,
 }
 
@@ -27,6 +29,10 @@ impl Activity {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.is_shutting_down.load(Ordering::SeqCst)
     }
 
     pub(crate) fn begin_hold(&self) {
@@ -55,15 +61,26 @@ impl Activity {
         }
     }
 
-    /// Begins the shutdown.
+    /// Refuses acquires from now on.
     pub(crate) fn close(&self, reporter: &Reporter) {
         self.is_closing.store(true, Ordering::SeqCst);
         reporter.waking(|| self.changed.notify_waiters());
     }
 
-    /// Waits until the shutdown begins.
+    /// Begins the shutdown, which also ends the terms of leaders.
+    pub(crate) fn shut_down(&self, reporter: &Reporter) {
+        self.is_shutting_down.store(true, Ordering::SeqCst);
+        self.close(reporter);
+    }
+
+    /// Waits until acquires are refused.
     pub(crate) async fn closed(&self) {
         self.wait_until(|| self.is_closing()).await;
+    }
+
+    /// Waits until the shutdown begins.
+    pub(crate) async fn shut_down_begun(&self) {
+        self.wait_until(|| self.is_shutting_down()).await;
     }
 
     /// Waits until no lock is held and no acquire is in progress. Only for use after

@@ -33,8 +33,9 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::store::{AFTER_PANIC, Store, WORKER_THREAD, supervised};
 use crate::sync::{Process, assert_no_mutex_held, catch, caught};
-use crate::telemetry::{PanicSource, Reporter};
+use crate::telemetry::{LockEvent, PanicSource, Reporter};
 use lock_protocol::acquisition::RenewOutcome;
+use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::cleanup::ReleaseRequest;
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::lease::LeaseAction;
@@ -51,6 +52,9 @@ const BATCH: usize = 128;
 const JUST_CONFIRMED: Duration = Duration::from_millis(20);
 /// The least time between two renewals for such messages.
 const BETWEEN_DOUBTS: Duration = Duration::from_millis(20);
+/// The pauses between the attempts to connect for the first time. Calls that wait try more often.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Without a timer that counts suspension, a wakeup this often notices it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
@@ -69,6 +73,15 @@ struct WorkerState {
     deadlines: Arc<Deadlines>,
     cleanup: Arc<CleanupRunner>,
     closing: AtomicBool,
+    first_use: FirstUse,
+}
+
+/// Whether the store was connected when the worker began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FirstUse {
+    Connected,
+    /// The worker connects it.
+    Lazy,
 }
 
 /// What all tasks of the worker need.
@@ -105,6 +118,7 @@ impl BackgroundWorker {
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
         command_timeout: Duration,
+        first_use: FirstUse,
     ) -> Result<Self, LockError> {
         let failed = |error: std::io::Error| {
             LockError::caused(
@@ -132,6 +146,7 @@ impl BackgroundWorker {
             context,
             deadlines: Arc::new(deadlines),
             closing: AtomicBool::new(false),
+            first_use,
         });
         let work = Arc::clone(&state);
         let thread = std::thread::Builder::new()
@@ -333,10 +348,40 @@ async fn follow_releases(state: &WorkerState) {
     }
 }
 
+/// Connects for the first time. Goes on until it succeeds, also when only an operator can help.
+async fn connect(state: &WorkerState) {
+    if state.first_use == FirstUse::Connected {
+        return;
+    }
+    let WorkerContext {
+        store,
+        reporter,
+        command_timeout,
+        ..
+    } = &*state.context;
+    let mut pauses = Backoff::between(FIRST_PAUSE, LONGEST_PAUSE, Jitter::from_os());
+    let mut reported = None;
+    loop {
+        let until = state.context.now().plus(*command_timeout);
+        let Err(error) = store.wait_connected(until).await else {
+            return;
+        };
+        if reported.replace(error.code()) != Some(error.code())
+            && let Some(server) = store.server()
+        {
+            let server = &server;
+            let error = &error;
+            reporter.emit(&LockEvent::NotConnected { server, error });
+        }
+        tokio::time::sleep(pauses.pause()).await;
+    }
+}
+
 async fn listen(state: Arc<WorkerState>) {
     let reporter = &state.context.reporter;
     tokio::join!(
         state.context.store.listen(),
+        supervised(reporter, || Box::pin(connect(&state))),
         supervised(reporter, || Box::pin(follow_primary(&state))),
         supervised(reporter, || Box::pin(follow_releases(&state)))
     );

@@ -25,7 +25,9 @@ pub(super) async fn connect(
     let connected = tokio::select! {
         biased;
         () = inner.activity.closed() => Err(LockError::ShuttingDown),
-        result = inner.store.wait_connected(until) => result,
+        result = inner.store.wait_connected(until) => {
+            result.map_err(|error| inner.explained(error))
+        }
     };
     connected.map(|()| connecting)
 }

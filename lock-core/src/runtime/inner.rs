@@ -7,6 +7,8 @@ use crate::config::Settings;
 use crate::error::{LockError, ShutdownIncomplete};
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
+#[cfg(feature = "redis")]
+use crate::runtime::background::FirstUse;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::notifications::Notifications;
 use crate::runtime::observing::Observing;
@@ -88,12 +90,14 @@ impl ManagerInner {
         notifications: Arc<Notifications>,
         reporter: Arc<Reporter>,
         settings: Settings,
+        first_use: FirstUse,
     ) -> Result<Self, LockError> {
         let worker = BackgroundWorker::start(
             Arc::clone(&store),
             Arc::clone(&notifications),
             Arc::clone(&reporter),
             settings.command_timeout,
+            first_use,
         )?;
         Ok(Self {
             worker: Some(worker),
@@ -112,6 +116,14 @@ impl ManagerInner {
         } else {
             Err(LockError::Forked)
         }
+    }
+
+    /// Adds to the error of a server that it was never reached, if that is so.
+    pub(crate) fn explained(&self, error: LockError) -> LockError {
+        if error.is_retryable() && !self.store.status().was_connected {
+            return error.with_detail("the server has not been reached yet");
+        }
+        error
     }
 
     /// Returns the label of an acquisition of the calling task.
@@ -292,6 +304,15 @@ impl ManagerInner {
         }
     }
 
+    /// Ends all acquires, also those to come. Held locks stay.
+    pub(crate) fn close(&self) {
+        // The waiters of a forked child belong to its parent.
+        if self.check_process().is_ok() {
+            self.activity.close(&self.reporter);
+            self.notifications.end_waits();
+        }
+    }
+
     /// Ends all acquires, and waits at most the shutdown timeout until no lock is held and no release or
     /// cancel is open.
     pub(crate) async fn shutdown(&self) -> Result<(), ShutdownIncomplete> {
@@ -299,7 +320,7 @@ impl ManagerInner {
         if self.check_process().is_err() {
             return Ok(());
         }
-        self.activity.close(&self.reporter);
+        self.activity.shut_down(&self.reporter);
         self.notifications.end_waits();
         let ended = async {
             self.activity.idle().await;

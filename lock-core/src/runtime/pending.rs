@@ -46,8 +46,9 @@ impl PendingAcquire {
             AcquireOrigin::Downgrade { held, .. } => held.owner_id,
         };
         let registrant = match config.patience {
-            Patience::Wait { .. } => Registrant::Waiter,
-            Patience::OneAttempt { .. } => Registrant::Attempt,
+            Patience::OneAttempt { .. } if config.outage_wait.is_none() => Registrant::Attempt,
+            // An attempt that waits for the server has to learn of a shutdown.
+            Patience::OneAttempt { .. } | Patience::Wait { .. } => Registrant::Waiter,
         };
         inner.activity.begin_acquire();
         // Registered before anything is sent: a notification may overtake the reply.
@@ -69,6 +70,15 @@ impl PendingAcquire {
 
     fn kind(&self) -> Kind {
         self.acquisition.sent().lease_config.kind
+    }
+
+    /// Returns whether the manager acquires no lock any more. The holder of a lock may still downgrade it after a close.
+    pub(crate) fn is_refused(&self) -> bool {
+        let activity = &self.inner.activity;
+        match self.acquisition.sent().purpose {
+            Purpose::Downgrade => activity.is_shutting_down(),
+            Purpose::Acquire => activity.is_closing(),
+        }
     }
 
     /// Continues under a new owner id, and cancels the old one.
@@ -160,7 +170,10 @@ impl PendingAcquire {
                     position: rank,
                 })
             }
-            AcquireResult::Failed(failure) => Err(error(self.acquisition.sent(), failure)),
+            AcquireResult::Failed(failure) => {
+                let error = error(self.acquisition.sent(), failure);
+                Err(self.inner.explained(error))
+            }
         }
     }
 

@@ -152,5 +152,5 @@ async fn attempt(inner: &Arc<ManagerInner>, spent: Duration) -> Result<Acquired,
         kind: Kind::Exclusive,
     };
     let key = key.in_dialect(dialect);
-    waiter::try_acquire(inner, key, lease_config, spent, Caller::Call)?.await
+    waiter::try_acquire(inner, key, lease_config, None, spent, Caller::Call)?.await
 }

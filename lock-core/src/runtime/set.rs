@@ -11,10 +11,13 @@ use crate::runtime::connecting;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
-use crate::runtime::waiter::{self, BoxedAcquire, WaitLimits};
+use crate::runtime::waiter::{self, BoxedAcquire, Waits};
 use crate::store::{Call, Reach, Together};
+use crate::sync::Mutex;
 use crate::telemetry::Caller;
-use lock_protocol::acquisition::{AcquireOutcome, Action, NextAction, Patience};
+use lock_protocol::acquisition::{
+    AcquireConfig, AcquireOutcome, Action, NextAction, Outage, Patience, QueueLimit,
+};
 use lock_protocol::cleanup::{AwaitedRelease, Cleanup, ReleaseOutcome, ReleaseRequest, Validity};
 use lock_protocol::clock::{Deadline, Moment};
 use lock_protocol::key::LockKey;
@@ -22,34 +25,104 @@ use lock_protocol::lease::LeaseConfig;
 use lock_protocol::op::OpKind;
 
 /// How long a set waits, and since when.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct SetPatience {
-    pub(crate) started: Moment,
-    /// A wait of zero is one attempt.
-    pub(crate) limits: WaitLimits,
+    started: Moment,
+    wait: Duration,
+    max_queue: QueueLimit,
+    outage: Option<SetOutages>,
+}
+
+/// The time that a set has for outages of the server. All of its acquisitions share it.
+#[derive(Debug)]
+struct SetOutages {
+    longest: Duration,
+    /// What the acquisition under way has left of it. It may be dropped at any time.
+    left: Arc<Mutex<Outage>>,
 }
 
 impl SetPatience {
-    fn of_each(self, inner: &ManagerInner) -> Patience {
-        let Self { started, limits } = self;
-        if limits.wait.is_zero() {
-            let until = started.plus(inner.settings.command_timeout);
-            Patience::OneAttempt { started, until }
-        } else {
-            Patience::Wait {
-                started,
-                deadline: started.plus(limits.wait),
-                max_queue: limits.max_queue,
-            }
+    /// `spent` is the part of the wait that has passed, or of the time for outages if there is one.
+    pub(crate) fn new(inner: &ManagerInner, waits: Waits, spent: Duration) -> Self {
+        let outages = |longest: Duration| SetOutages {
+            longest,
+            left: Arc::new(Mutex::new(Outage::new(longest.saturating_sub(spent)))),
+        };
+        Self {
+            started: inner.clock().now().minus(spent),
+            wait: waits.wait,
+            max_queue: waits.max_queue,
+            outage: waits.outage.map(outages),
         }
     }
 
-    /// The end of the time for a connection.
-    fn connects_until(self, inner: &ManagerInner) -> Moment {
-        match self.of_each(inner) {
-            Patience::OneAttempt { until, .. } => until,
-            Patience::Wait { deadline, .. } => deadline,
+    pub(crate) fn started(&self) -> Moment {
+        self.started
+    }
+
+    /// Returns whether each acquisition makes one attempt.
+    fn is_one_attempt(&self) -> bool {
+        self.wait.is_zero()
+    }
+
+    /// Returns the patience of an acquisition that begins now, and its time for outages.
+    fn of_each(&self, inner: &ManagerInner) -> (Patience, Option<Duration>) {
+        let started = self.started;
+        if self.is_one_attempt() {
+            let command_timeout = inner.settings.command_timeout;
+            let mut until = started.plus(command_timeout);
+            let longest = self.outage.as_ref().map(|outages| outages.longest);
+            if let Some(longest) = longest {
+                // It may have waited for a connection.
+                let now = inner.clock().now();
+                until = now
+                    .plus(command_timeout)
+                    .min(started.plus(longest))
+                    .max(until);
+            }
+            return (Patience::OneAttempt { started, until }, longest);
         }
+        let mut deadline = started.plus(self.wait);
+        let left = self.outage.as_ref().map(|outages| {
+            let now = inner.clock().now();
+            let mut known = outages.left.lock();
+            // An acquisition that was dropped during an outage is followed by this one.
+            known.end(now);
+            let left = known.left(now);
+            deadline = deadline.plus(outages.longest.saturating_sub(left));
+            left
+        });
+        let patience = Patience::Wait {
+            started,
+            deadline,
+            max_queue: self.max_queue,
+        };
+        (patience, left)
+    }
+
+    /// Begins to wait for a connection. Returns until when.
+    fn connects_until(&self, inner: &ManagerInner) -> Moment {
+        let mut until = self.started.plus(self.wait);
+        if self.is_one_attempt() {
+            until = self.started.plus(inner.settings.command_timeout);
+        }
+        let Some(outages) = &self.outage else {
+            return until;
+        };
+        let now = inner.clock().now();
+        let mut known = outages.left.lock();
+        known.begin(now);
+        if self.is_one_attempt() {
+            until.max(self.started.plus(outages.longest))
+        } else {
+            now.plus(known.left(now))
+        }
+    }
+
+    /// Returns what an acquisition records its outages in.
+    fn outage(&self) -> Option<Arc<Mutex<Outage>>> {
+        let outages = self.outage.as_ref()?;
+        Some(Arc::clone(&outages.left))
     }
 }
 
@@ -68,9 +141,11 @@ pub(crate) struct SetProgress {
 pub(crate) async fn acquire(
     inner: &Arc<ManagerInner>,
     locks: &[(LockKey, LeaseConfig)],
-    patience: SetPatience,
+    patience: &SetPatience,
 ) -> Result<SetProgress, LockError> {
-    if let [(key, lease_config)] = locks {
+    if let [(key, lease_config)] = locks
+        && patience.outage.is_none()
+    {
         return acquire_alone(inner, key.clone(), *lease_config, patience);
     }
     // The record of the first lock is that of the set, until it is known which lock the outcome is about.
@@ -126,7 +201,7 @@ pub(crate) async fn acquire(
         match acquire.on_acquire_result(outcome).split() {
             ControlFlow::Break(result) => progress.acquired.push((at, acquire.finish(result)?)),
             ControlFlow::Continue(action) => {
-                let going_on = Box::pin(waiter::go_on(acquire, action));
+                let going_on = Box::pin(waiter::go_on(acquire, action, patience.outage()));
                 progress.waiting = Some((at, going_on));
             }
         }
@@ -144,7 +219,7 @@ type SetOutcomes = Vec<Option<Result<AcquireOutcome, LockError>>>;
 async fn send(
     inner: &ManagerInner,
     pending: &mut [PendingAcquire],
-    patience: SetPatience,
+    patience: &SetPatience,
 ) -> Result<SetOutcomes, (usize, LockError)> {
     let start = |acquire: &mut PendingAcquire| {
         let now = acquire.now();
@@ -154,7 +229,7 @@ async fn send(
     for acquire in &mut *pending {
         acquire.enter_local_queue();
     }
-    let together = if patience.limits.wait.is_zero() {
+    let together = if patience.is_one_attempt() {
         Together::AllOrNone
     } else {
         Together::InOrder
@@ -165,9 +240,47 @@ async fn send(
         let Some((at, error)) = only_error(&outcomes).filter(|_| is_single) else {
             return Ok(outcomes);
         };
-        let fail = |acquire: &mut PendingAcquire| acquire.on_acquire_result(Err(error.clone()));
-        limit = begin_copy(pending, fail).ok_or((at, error))?;
+        let mut pauses_until = None;
+        let fail = |acquire: &mut PendingAcquire| {
+            let mut next = acquire.on_acquire_result(Err(error.clone()));
+            if let NextAction::Perform(Action::Reconnect { .. }) = next {
+                // The call connects by itself.
+                let now = acquire.now();
+                next = acquire.acquisition.on_reconnect(Ok(()), now);
+            }
+            if let NextAction::Perform(Action::Wait { until }) = next {
+                pauses_until = pauses_until.max(Some(until));
+            }
+            next
+        };
+        limit = match (begin_copy(pending, fail), pauses_until) {
+            (Some(limit), _) => limit,
+            (None, Some(until)) => again(inner, pending, until).await.map_err(|closed| {
+                let error = closed.unwrap_or(error);
+                (at, error)
+            })?,
+            (None, None) => return Err((at, error)),
+        };
     }
+}
+
+/// Waits until the next copy of a single attempt that outlasts an outage. Returns its time limit, or the error of a manager
+/// that was closed in the meantime.
+async fn again(
+    inner: &ManagerInner,
+    pending: &mut [PendingAcquire],
+    until: Moment,
+) -> Result<Duration, Option<LockError>> {
+    tokio::select! {
+        biased;
+        () = inner.activity.closed() => return Err(Some(LockError::ShuttingDown)),
+        () = tokio::time::sleep(until.since(inner.clock().now())) => {}
+    }
+    let copy = begin_copy(pending, |acquire| {
+        let now = acquire.now();
+        acquire.acquisition.on_timeout(now)
+    });
+    copy.ok_or(None)
 }
 
 async fn call(
@@ -220,14 +333,19 @@ fn acquire_alone(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
-    patience: SetPatience,
+    patience: &SetPatience,
 ) -> Result<SetProgress, LockError> {
-    let SetPatience { started, limits } = patience;
-    let spent = inner.clock().now().since(started);
-    let acquiring = if limits.wait.is_zero() {
-        waiter::try_acquire(inner, key, lease_config, spent, Caller::Call)?
+    let spent = inner.clock().now().since(patience.started);
+    let (wait, outage) = (patience.wait, None);
+    let acquiring = if patience.is_one_attempt() {
+        waiter::try_acquire(inner, key, lease_config, outage, spent, Caller::Call)?
     } else {
-        waiter::acquire(inner, key, lease_config, limits, spent, Caller::Call)?
+        let waits = Waits {
+            wait,
+            max_queue: patience.max_queue,
+            outage,
+        };
+        waiter::acquire(inner, key, lease_config, waits, spent, Caller::Call)?
     };
     Ok(SetProgress {
         acquired: Vec::new(),
@@ -240,17 +358,29 @@ fn begin(
     inner: &Arc<ManagerInner>,
     locks: &[(LockKey, LeaseConfig)],
     mut record: Option<Box<AcquireRecord>>,
-    patience: SetPatience,
+    patience: &SetPatience,
 ) -> Vec<PendingAcquire> {
     let label = inner.acquire_label();
-    let patience_of_each = patience.of_each(inner);
     let begin_one = |(key, lease_config): &(LockKey, LeaseConfig)| {
-        let label = Arc::clone(&label);
-        let config =
-            waiter::acquire_config(inner, key.clone(), *lease_config, label, patience_of_each);
+        let config = config(inner, key, *lease_config, Arc::clone(&label), patience);
         PendingAcquire::new(inner, config, record.take())
     };
     locks.iter().map(begin_one).collect()
+}
+
+/// Returns the settings of an acquisition that begins now.
+fn config(
+    inner: &ManagerInner,
+    key: &LockKey,
+    lease_config: LeaseConfig,
+    label: Arc<str>,
+    patience: &SetPatience,
+) -> AcquireConfig {
+    let (of_each, outage_wait) = patience.of_each(inner);
+    AcquireConfig {
+        outage_wait,
+        ..waiter::acquire_config(inner, key.clone(), lease_config, label, of_each)
+    }
 }
 
 /// Renews the locks of a set by one batch. Returns the error of the first lock that was not renewed.

@@ -15,10 +15,11 @@ use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::runtime::reentrancy;
 use crate::store::{Call, Reach, Together, check_runtime};
+use crate::sync::Mutex;
 use crate::telemetry::{Caller, LockEvent, NotificationKind, NotificationUse};
 use lock_protocol::acquisition::{
     AcquireConfig, AcquireFailure, AcquireOrigin, AcquireOutcome, AcquireResult, Action,
-    Connectivity, LeaseKind, NextAction, Patience, QueueLimit, RenewReason,
+    Connectivity, LeaseKind, NextAction, Outage, Patience, QueueLimit, RenewReason,
 };
 use lock_protocol::cleanup::Validity;
 use lock_protocol::clock::{Deadline, Moment};
@@ -38,7 +39,7 @@ pub(crate) use self::downgrade::downgrade;
 pub(crate) type BoxedAcquire = Pin<Box<dyn Future<Output = Result<Acquired, LockError>> + Send>>;
 
 /// Makes one attempt, without an entry in the queue. `spent` is the part of the command timeout that
-/// has passed.
+/// has passed. With an `outage_wait`, the attempt is made again while the server can't be reached.
 ///
 /// # Cancel safety
 /// Dropping the future releases a lock that was granted meanwhile.
@@ -46,23 +47,18 @@ pub(crate) fn try_acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
+    outage_wait: Option<Duration>,
     spent: Duration,
     caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     let started = inner.clock().now();
     let until = started.plus(inner.settings.command_timeout.saturating_sub(spent));
     let patience = Patience::OneAttempt { started, until };
-    start(inner, key, lease_config, patience, until, caller)
+    let outage_wait = outage_wait.map(|longest| longest.saturating_sub(spent));
+    start(inner, key, lease_config, patience, outage_wait, caller)
 }
 
-/// How long a caller waits, and for how many others.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitLimits {
-    pub(crate) wait: Duration,
-    pub(crate) max_queue: QueueLimit,
-}
-
-/// Waits for the lock within these limits. `spent` is the part of the wait that has passed.
+/// Waits for the lock for at most `wait`, of which `spent` has passed. With an `outage_wait`, that is a part of it.
 ///
 /// # Cancel safety
 /// Dropping the future leaves the queue. A lock that was granted meanwhile goes to the next waiter.
@@ -70,18 +66,31 @@ pub(crate) fn acquire(
     inner: &Arc<ManagerInner>,
     key: LockKey,
     lease_config: LeaseConfig,
-    limits: WaitLimits,
+    waits: Waits,
     spent: Duration,
     caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
-    let started = inner.clock().now().minus(spent);
-    let deadline = started.plus(limits.wait);
+    let now = inner.clock().now();
+    let started = now.minus(spent);
+    let begins = waits.outage.map_or(started, |_| now);
+    let deadline = begins.plus(waits.wait);
     let patience = Patience::Wait {
         started,
         deadline,
-        max_queue: limits.max_queue,
+        max_queue: waits.max_queue,
     };
-    start(inner, key, lease_config, patience, deadline, caller)
+    let outage_wait = waits.outage.map(|longest| longest.saturating_sub(spent));
+    start(inner, key, lease_config, patience, outage_wait, caller)
+}
+
+/// How long a request waits, and for how many others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// For a busy lock. Zero for one attempt.
+    pub(crate) wait: Duration,
+    pub(crate) max_queue: QueueLimit,
+    /// For a server that can't be reached; `None` if that is a part of the wait.
+    pub(crate) outage: Option<Duration>,
 }
 
 /// Returns how a lock with these settings stays held.
@@ -127,7 +136,7 @@ fn start(
     key: LockKey,
     lease_config: LeaseConfig,
     patience: Patience,
-    connect_until: Moment,
+    outage_wait: Option<Duration>,
     caller: Caller,
 ) -> Result<BoxedAcquire, LockError> {
     inner.check_process()?;
@@ -139,14 +148,10 @@ fn start(
     if let Err(error) = check(inner, &key, lease_config.kind) {
         return Err(failed(record, error));
     }
-    let config = acquire_config(inner, key, lease_config, inner.acquire_label(), patience);
+    let mut config = acquire_config(inner, key, lease_config, inner.acquire_label(), patience);
+    config.outage_wait = outage_wait;
     Ok(if inner.store.reach() == Reach::Down {
-        Box::pin(connect_first(
-            Arc::clone(inner),
-            config,
-            record,
-            connect_until,
-        ))
+        Box::pin(connect_first(Arc::clone(inner), config, record))
     } else {
         Box::pin(drive(PendingAcquire::new(inner, config, record)))
     })
@@ -164,6 +169,7 @@ pub(super) fn acquire_config(
         lease_config,
         label,
         patience,
+        outage_wait: None,
         origin: AcquireOrigin::New,
         lease_kind: lease_kind(inner, lease_config),
         command_timeout: inner.settings.command_timeout,
@@ -174,14 +180,15 @@ pub(super) fn acquire_config(
 /// Waits for a connection before anything is registered or sent.
 async fn connect_first(
     inner: Arc<ManagerInner>,
-    config: AcquireConfig,
+    mut config: AcquireConfig,
     record: Option<Box<AcquireRecord>>,
-    until: Moment,
 ) -> Result<Acquired, LockError> {
-    let connecting = match connect(&inner, until).await {
+    let since = inner.clock().now();
+    let connecting = match connect(&inner, config.connects_until()).await {
         Ok(connecting) => connecting,
         Err(error) => return Err(failed(record, error)),
     };
+    config.on_connected(since, inner.clock().now());
     let pending = PendingAcquire::new(&inner, config, record);
     // The acquisition counts itself.
     drop(connecting);
@@ -241,8 +248,8 @@ fn drive(
     mut pending: PendingAcquire,
 ) -> impl Future<Output = Result<Acquired, LockError>> + Send + use<> {
     async move {
-        // A shutdown that began before the waiter was registered did not notify it.
-        if pending.inner.activity.is_closing() {
+        // A close that came before the waiter was registered did not notify it.
+        if pending.is_refused() {
             return pending.finish(AcquireResult::Failed(AcquireFailure::ShuttingDown));
         }
         let mut next = pending.acquisition.on_start(pending.now());
@@ -256,15 +263,25 @@ fn drive(
     }
 }
 
-/// As [`drive`], for an acquisition whose first command was one with others. `action` is the next one.
+/// As [`drive`], for an acquisition whose first command was one with others. `action` is the next one. Records in
+/// `outage`, if the set has it, what is left of its time for outages.
 pub(super) async fn go_on(
     mut pending: PendingAcquire,
     mut action: Action,
+    outage: Option<Arc<Mutex<Outage>>>,
 ) -> Result<Acquired, LockError> {
     loop {
+        if let (Some(known), Some(left)) = (&outage, pending.acquisition.outage()) {
+            *known.lock() = left;
+        }
         action = match perform!(pending, action).split() {
             ControlFlow::Continue(next) => next,
-            ControlFlow::Break(result) => return pending.finish(result),
+            ControlFlow::Break(result) => {
+                if let (Some(known), Some(left)) = (&outage, pending.acquisition.outage()) {
+                    *known.lock() = left;
+                }
+                return pending.finish(result);
+            }
         };
     }
 }
@@ -291,7 +308,9 @@ impl PendingAcquire {
     /// Enters the local queue before a command, in a dialect that announces releases: a message may arrive before
     /// the reply.
     pub(super) fn enter_local_queue(&mut self) {
-        if self.key().dialect().notifies_all_waiters() {
+        // An attempt that waits for the server only is no waiter.
+        let waits = self.acquisition.sent().waits_until.is_some();
+        if waits && self.key().dialect().notifies_all_waiters() {
             self.peers.enter(None, None);
         }
     }

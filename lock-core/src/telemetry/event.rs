@@ -207,6 +207,15 @@ pub enum LockEvent<'a> {
         /// Whether it replaces a connection that broke.
         is_reconnect: bool,
     },
+    /// A manager that [connects lazily](crate::LockManagerBuilder::connect_lazy) has not reached its server yet. Comes after
+    /// the first attempt, and again when a later one fails for another reason.
+    #[non_exhaustive]
+    NotConnected {
+        /// The server. The first one of the URL, if it names several.
+        server: &'a ServerAddress,
+        /// Why the last attempt failed.
+        error: &'a LockError,
+    },
     /// A connection broke.
     #[non_exhaustive]
     Disconnected {

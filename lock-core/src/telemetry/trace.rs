@@ -119,6 +119,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         | LockEvent::CleanupEnded { .. }
         | LockEvent::KindMismatch { .. } => write_trouble(event),
         LockEvent::Revoked { .. }
+        | LockEvent::NotConnected { .. }
         | LockEvent::OverrideUnused { .. }
         | LockEvent::LoginFailed { .. }
         | LockEvent::CertificatesNotRead { .. }
@@ -342,6 +343,16 @@ fn write_for_operators(event: &LockEvent<'_>) {
         } => server!(
             WARN, "lock.unknown_variable", { variable, known = known.join(", "), },
             "unknown environment variable; `known` lists those of this library"
+        ),
+        LockEvent::NotConnected { server, error } => server!(
+            WARN, "lock.not_connected",
+            {
+                server.address = server.host(),
+                server.port = server.port(),
+                error.type = error.code(),
+                error = text(error),
+            },
+            "cannot reach the lock server yet; the manager goes on trying"
         ),
         LockEvent::OverrideUnused { template, nearest } => server!(
             WARN, "lock.override_unused", { template, nearest, },

@@ -73,11 +73,47 @@ pub struct AcquireConfig {
     pub lease_config: LeaseConfig,
     pub label: Arc<str>,
     pub patience: Patience,
+    /// How long the server may be unreachable, in addition to the patience. `None` if an outage counts as waiting.
+    pub outage_wait: Option<Duration>,
     pub origin: AcquireOrigin,
     pub lease_kind: LeaseKind,
     pub command_timeout: Duration,
     /// The longest interval between polls when a release sends no notification.
     pub retry_interval: Duration,
+}
+
+impl AcquireConfig {
+    /// Returns until when a caller waits for a connection before it sends anything.
+    pub fn connects_until(&self) -> Moment {
+        let (started, end) = match self.patience {
+            Patience::OneAttempt { started, until } => (started, Some(until)),
+            Patience::Wait { started, deadline } => (
+                started,
+                Some(deadline).filter(|_| self.outage_wait.is_none()),
+            ),
+        };
+        let longest = self.outage_wait.map(|longest| started.plus(longest));
+        longest.max(end).unwrap_or(started)
+    }
+
+    /// Records that the caller waited for a connection from `since` on. With a time of its own for outages, that was one.
+    pub fn on_connected(&mut self, since: Moment, now: Moment) {
+        let Some(outage_wait) = &mut self.outage_wait else {
+            return;
+        };
+        let waited = now.since(since);
+        match &mut self.patience {
+            // Its attempt begins now. The time for outages counts from the start of the call.
+            Patience::OneAttempt { started, until } => {
+                let end = started.plus(*outage_wait);
+                *until = now.plus(self.command_timeout).min(end).max(*until);
+            }
+            Patience::Wait { deadline, .. } => {
+                *outage_wait = outage_wait.saturating_sub(waited);
+                *deadline = deadline.plus(waited);
+            }
+        }
+    }
 }
 
 /// What an acquisition returns for an event.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use super::Connectivity;
 use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
+use crate::backoff::{Backoff, Jitter};
 use crate::clock::Moment;
 use crate::lease::{LeaseConfig, LeaseEnds};
 
@@ -15,6 +17,18 @@ pub(super) struct Attempt {
     next_poll: Moment,
     /// The ends of the lease that a downgrade continues.
     continued: Option<LeaseEnds>,
+    /// In a box, because few attempts have it.
+    outage: Option<Box<AttemptOutage>>,
+}
+
+/// The time in which an attempt that the server did not answer is made again, as the same attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct AttemptOutage {
+    ends_at: Moment,
+    backoff: Backoff,
+    connectivity: Connectivity,
+    /// The next command begins the attempt anew.
+    is_over: bool,
 }
 
 /// Whether the command may be sent again when its connection breaks.
@@ -32,7 +46,54 @@ impl Attempt {
             resend: Resend::Allowed,
             next_poll: started,
             continued: None,
+            outage: None,
         }
+    }
+
+    /// Sets for how long after its start the attempt outlasts an outage.
+    pub(super) fn outlasts(&mut self, outage_wait: Duration, jitter: Jitter) {
+        self.outage = Some(Box::new(AttemptOutage {
+            ends_at: self.started.plus(outage_wait),
+            backoff: Backoff::new(jitter),
+            connectivity: Connectivity::Up,
+            is_over: false,
+        }));
+    }
+
+    /// Records a failure that another try may cure. Returns whether there is time for one, after a pause.
+    pub(super) fn tries_again(&mut self, connectivity: Connectivity, now: Moment) -> bool {
+        let Some(outage) = &mut self.outage else {
+            return false;
+        };
+        let at = now.plus(outage.backoff.pause());
+        outage.connectivity = connectivity;
+        outage.is_over = true;
+        self.next_poll = at;
+        at < outage.ends_at
+    }
+
+    /// Returns until when to wait for a connection before the next try.
+    pub(super) fn reconnects_until(&self) -> Option<Moment> {
+        let outage = self.outage.as_deref();
+        let outage = outage.filter(|outage| outage.connectivity == Connectivity::Down)?;
+        Some(outage.ends_at)
+    }
+
+    pub(super) fn on_connected(&mut self) {
+        if let Some(outage) = &mut self.outage {
+            outage.connectivity = Connectivity::Up;
+        }
+    }
+
+    /// Begins the attempt anew if the last one found no server. Returns whether it did.
+    pub(super) fn begin_again(&mut self, command_timeout: Duration, now: Moment) -> bool {
+        let Some(outage) = self.outage.as_mut().filter(|outage| outage.is_over) else {
+            return false;
+        };
+        outage.is_over = false;
+        self.started = now;
+        self.until = now.plus(command_timeout).min(outage.ends_at);
+        true
     }
 
     /// Sets the ends of the lease that a downgrade continues.

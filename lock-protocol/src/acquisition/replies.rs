@@ -39,6 +39,7 @@ impl<E: Failure> Acquisition<E> {
         };
         if let Strategy::Wait(waiting) = &mut self.strategy {
             waiting.on_poll_end(now);
+            waiting.end_outage(now);
         }
         match outcome {
             AcquireOutcome::Late => self.on_late(command, now),
@@ -202,6 +203,9 @@ impl<E: Failure> Acquisition<E> {
                 if class == FailureClass::Unreachable && attempt.may_resend(now) {
                     return self.send(now);
                 }
+                if class.is_transient() && attempt.tries_again(connectivity, now) {
+                    return self.wait();
+                }
                 // A poll of a key without an expiry may have had too little time.
                 let value = self.no_expiry.value();
                 match value.filter(|_| class == FailureClass::TimedOut) {
@@ -214,6 +218,7 @@ impl<E: Failure> Acquisition<E> {
             }
             Strategy::Wait(waiting) => {
                 waiting.on_poll_end(now);
+                waiting.begin_outage(command.until.minus(command.limit));
                 let limit = command.limit;
                 if class == FailureClass::OutOfMemory && self.sent.entry().is_some() {
                     self.phase = AcquirePhase::InFlight(CommandInFlight::Probe {

@@ -27,6 +27,7 @@ mod drops;
 mod ends;
 mod grants;
 mod no_expiry;
+mod outages;
 mod waits;
 
 use self::actions::*;
@@ -134,8 +135,9 @@ impl Bench {
         })
     }
 
-    fn new(change: impl FnOnce(AcquireConfig) -> AcquireConfig) -> Self {
-        let config = AcquireConfig {
+    /// The settings of an attempt.
+    fn config() -> AcquireConfig {
+        AcquireConfig {
             key: LockKey::new("", &LockName::from("k")).unwrap(),
             lease_config: lease_config(),
             label: Arc::from(""),
@@ -143,11 +145,16 @@ impl Bench {
                 started: at(0),
                 until: at(TIMEOUT),
             },
+            outage_wait: None,
             origin: AcquireOrigin::New,
             lease_kind: LeaseKind::Renewed,
             command_timeout: ms(TIMEOUT),
             retry_interval: ms(100),
-        };
+        }
+    }
+
+    fn new(change: impl FnOnce(AcquireConfig) -> AcquireConfig) -> Self {
+        let config = Self::config();
         let owner_id = OwnerId::from_number(1);
         Self {
             acquisition: Acquisition::new(change(config), owner_id, Jitter::zero()),

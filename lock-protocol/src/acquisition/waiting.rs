@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
 use super::{AcquireFailure, AcquireResult, Action, Busy, Connectivity, Failure, FailureClass};
-use super::{ObservedHolder, Peers};
+use super::{ObservedHolder, Outage, Peers};
 use crate::backoff::{Backoff, Jitter};
 use crate::clock::Moment;
 use crate::local_queue::{LocalPosition, ObservedExpiry};
@@ -24,7 +24,14 @@ pub(super) struct Waiting<E> {
     connectivity: Connectivity,
     observed: Option<Observed>,
     /// In a box, because most waiters have none.
-    last_failure: Option<Box<(E, Moment)>>,
+    trouble: Option<Box<Trouble<E>>>,
+}
+
+/// What a waiter has only after a failure, or if its request has a time for outages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Trouble<E> {
+    last_failure: Option<(E, Moment)>,
+    outage: Option<Outage>,
 }
 
 /// What the last reply said.
@@ -55,23 +62,75 @@ impl<E: Failure> Waiting<E> {
             poll_schedule: PollSchedule::new(started, retry_interval, jitter),
             connectivity: Connectivity::Up,
             observed: None,
-            last_failure: None,
+            trouble: None,
         }
+    }
+
+    /// Sets how long the server may be unreachable, in addition to the wait.
+    pub(super) fn outlasts(&mut self, outage_wait: Duration) {
+        self.trouble = Some(Box::new(Trouble {
+            last_failure: None,
+            outage: Some(Outage::new(outage_wait)),
+        }));
+    }
+
+    pub(super) fn outage(&self) -> Option<Outage> {
+        self.trouble.as_ref()?.outage
+    }
+
+    fn outage_mut(&mut self) -> Option<&mut Outage> {
+        self.trouble.as_mut()?.outage.as_mut()
+    }
+
+    /// Records a failure of a command that was sent at `sent`: from then on the wait stands still, if outages have a time
+    /// of their own.
+    pub(super) fn begin_outage(&mut self, sent: Moment) {
+        if let Some(outage) = self.outage_mut() {
+            outage.begin(sent);
+        }
+    }
+
+    /// Records a reply: the wait goes on.
+    pub(super) fn end_outage(&mut self, now: Moment) {
+        if let Some(outage) = self.outage_mut() {
+            let lasted = outage.end(now);
+            self.deadline = self.deadline.plus(lasted);
+        }
+    }
+
+    /// Returns the end of the wait for a busy lock, if the server is reached now.
+    pub(super) fn deadline_if_reached(&self, now: Moment) -> Moment {
+        let lasts = self.outage().map(|outage| outage.lasts(now));
+        self.deadline.plus(lasts.unwrap_or_default())
+    }
+
+    /// Returns the end of the wait, or of the time for outages while one lasts.
+    fn end(&self) -> Moment {
+        let of_outage = self.outage().and_then(|outage| outage.ends_at());
+        of_outage.unwrap_or(self.deadline)
     }
 
     /// Returns the end of the wait, or a little more to find out whether a key gets its expiry.
     pub(super) fn ends_at(&self, no_expiry: &NoExpiry) -> Moment {
-        let latest = no_expiry.latest(self.deadline.plus(NO_EXPIRY_LIMIT));
-        latest.map_or(self.deadline, |latest| self.deadline.max(latest))
+        let end = self.end();
+        let latest = no_expiry.latest(end.plus(NO_EXPIRY_LIMIT));
+        latest.map_or(end, |latest| end.max(latest))
     }
 
+    /// Returns the time that is left for a command: one without a reply uses up the time for outages.
     pub(super) fn left(&self, no_expiry: &NoExpiry, now: Moment) -> Duration {
-        self.ends_at(no_expiry).since(now)
+        let left = self.ends_at(no_expiry).since(now);
+        match self.outage() {
+            Some(outage) if outage.ends_at().is_none() && !left.is_zero() => {
+                left.saturating_add(outage.left(now))
+            }
+            _ => left,
+        }
     }
 
     /// Returns the time limit for leaving the queue; `None` when the background worker has to do it.
     pub(super) fn cancel_limit(&self, now: Moment) -> Option<Duration> {
-        let left = self.deadline.plus(NO_EXPIRY_LIMIT).since(now);
+        let left = self.end().plus(NO_EXPIRY_LIMIT).since(now);
         let limit = CANCEL_TIMEOUT.min(left);
         (self.is_connected() && !limit.is_zero()).then_some(limit)
     }
@@ -109,7 +168,7 @@ impl<E: Failure> Waiting<E> {
 
     /// Records a reply that the lock is busy.
     pub(super) fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) {
-        self.last_failure = None;
+        drop(self.take_last_failure());
         self.backoff.reset();
         let is_notified = matches!(busy.holder_expiry, HolderExpiry::Notified { .. });
         let local_position = if is_notified || busy.rank.is_some() {
@@ -140,7 +199,7 @@ impl<E: Failure> Waiting<E> {
     /// Records that the lock is free, and that the server has removed a hundred dead waiters. Returns whether to poll again
     /// at once: replies of this kind that come for longer than a call may take are no progress, and pauses follow.
     pub(super) fn on_more(&mut self, command_timeout: Duration, now: Moment) -> bool {
-        self.last_failure = None;
+        drop(self.take_last_failure());
         let since = match self.observed {
             Some(Observed::DeadWaiters { since }) => since,
             _ => now,
@@ -179,16 +238,38 @@ impl<E: Failure> Waiting<E> {
         command_timeout: Duration,
         now: Moment,
     ) {
-        let has_result = self.observed.is_some() || self.last_failure.is_some();
-        let known = self.last_failure.as_deref();
+        let known = self.last_failure();
+        let has_result = self.observed.is_some() || known.is_some();
         let has_recent_cause = known.is_some_and(|(known, at)| {
             known.class() != FailureClass::TimedOut
                 && now.since(*at) < command_timeout.saturating_mul(2)
         });
         let says_less = limit < command_timeout && has_result || has_recent_cause;
         if !(failure.class() == FailureClass::TimedOut && says_less) {
-            self.last_failure = Some(Box::new((failure, now)));
+            let last_failure = Some((failure, now));
+            match &mut self.trouble {
+                Some(trouble) => trouble.last_failure = last_failure,
+                None => {
+                    self.trouble = Some(Box::new(Trouble {
+                        last_failure,
+                        outage: None,
+                    }));
+                }
+            }
         }
+    }
+
+    fn last_failure(&self) -> Option<&(E, Moment)> {
+        self.trouble.as_ref()?.last_failure.as_ref()
+    }
+
+    /// Forgets the last failure, because the server has replied.
+    fn take_last_failure(&mut self) -> Option<(E, Moment)> {
+        let trouble = self.trouble.as_mut()?;
+        if trouble.outage.is_some() {
+            return trouble.last_failure.take();
+        }
+        self.trouble.take()?.last_failure
     }
 
     pub(super) fn on_connected(&mut self) {
@@ -209,8 +290,7 @@ impl<E: Failure> Waiting<E> {
 
     /// Returns the result at the end of the wait.
     pub(super) fn time_out(&mut self, now: Moment) -> AcquireResult<E> {
-        if let Some(last_failure) = self.last_failure.take() {
-            let (failure, _) = *last_failure;
+        if let Some((failure, _)) = self.take_last_failure() {
             return AcquireResult::Failed(AcquireFailure::Backend(failure));
         }
         let (holder, rank) = match self.observed.take() {
@@ -237,7 +317,9 @@ impl<E: Failure> Waiting<E> {
             *rank = None;
             *at = Moment::from_millis(0);
         }
-        if let Some((_, at)) = self.last_failure.as_deref_mut() {
+        if let Some(trouble) = &mut self.trouble
+            && let Some((_, at)) = &mut trouble.last_failure
+        {
             *at = Moment::from_millis(0);
         }
     }

@@ -49,6 +49,12 @@ impl RecordedRequest {
         self.map(|request| request.wait(wait))
     }
 
+    /// Sets how long `acquire` waits for a server that can't be reached, in addition to the wait. By default, that is a
+    /// part of the wait.
+    pub fn outage_wait(self, longest: Duration) -> Self {
+        self.map(|request| request.outage_wait(longest))
+    }
+
     /// Sets whether and how often the lock is renewed. Defaults to [`Renew::Auto`].
     pub fn renew(self, renew: Renew) -> Self {
         self.map(|request| request.renew(renew))
@@ -139,9 +145,13 @@ impl RecordedRequest {
     fn begin(&self) -> AcquisitionRecord {
         let parts = testing::request_parts(&self.request);
         let limit = if parts.wait.is_zero() {
-            parts.command_timeout.max(PROMISED_END)
+            parts
+                .command_timeout
+                .max(PROMISED_END)
+                .max(parts.outage_wait)
         } else {
-            parts.wait.saturating_add(PROMISED_END)
+            let waits = parts.wait.saturating_add(parts.outage_wait);
+            waits.saturating_add(PROMISED_END)
         };
         let record = self.recorder.begin(parts.key);
         record.invoked(limit);

@@ -60,6 +60,8 @@ pub(in crate::redis) struct ClusterNodes {
     pub(super) used: Notify,
     /// When the last call came that may give out a token, in nanoseconds of the system's clock.
     last_use: AtomicU64,
+    /// Held by the call that reads the first map.
+    pub(super) map_reading: tokio::sync::Mutex<()>,
     /// Held by the call that asks for the names of the nodes.
     pub(super) names_reading: tokio::sync::Mutex<()>,
     pub(super) reporter: Arc<Reporter>,
@@ -117,6 +119,7 @@ impl ClusterNodes {
             changed: Notify::new(),
             used: Notify::new(),
             last_use: AtomicU64::new(0),
+            map_reading: tokio::sync::Mutex::new(()),
             names_reading: tokio::sync::Mutex::new(()),
         }
     }
@@ -446,6 +449,10 @@ impl ClusterNodes {
 
     pub(super) fn traits(&self) -> StoreTraits {
         self.config.traits()
+    }
+
+    pub(super) fn was_reached(&self) -> bool {
+        self.config.was_reached()
     }
 
     pub(super) fn has_tls(&self) -> bool {

@@ -103,10 +103,37 @@ impl Round {
     }
 }
 
+/// How the first slot map is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstUse {
+    /// While the manager is made: an error of a node comes at once.
+    Connects,
+    /// By a call, which waits for a connection as all calls do.
+    Waits,
+}
+
 impl ClusterNodes {
+    /// Reads the first slot map, unless another call has read it. No call can go to a node before.
+    pub(super) async fn know_map(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
+        let reading = tokio::time::timeout(deadline.left(), self.map_reading.lock()).await;
+        let Ok(_reading) = reading else {
+            let first = self.seeds().into_iter().next();
+            let no_answer = first.map(|seed| seed.server.client.pool.connector.no_answer());
+            return Err(no_answer.unwrap_or_else(LockError::unsent));
+        };
+        if !self.membership.is_new() {
+            return Ok(());
+        }
+        self.discover(FirstUse::Waits, deadline).await
+    }
+
     /// Reads the first slot map from the first node that tells it. The nodes are asked 50 ms apart, so that a node that is
     /// silent or unusable doesn't hold up the others.
-    pub(super) async fn discover(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
+    pub(super) async fn discover(
+        self: &Arc<Self>,
+        first_use: FirstUse,
+        deadline: Deadline,
+    ) -> Result<(), LockError> {
         let mut candidates = self.candidates().into_iter();
         let mut reading = JoinSet::new();
         let mut failures = Vec::new();
@@ -117,9 +144,12 @@ impl ClusterNodes {
                 silent.push(Arc::clone(&node));
                 assert_no_mutex_held();
                 reading.spawn(async move {
-                    // An error comes at once, and not when the time has run out.
-                    let limit = deadline.left();
-                    let read = match node.server.client.pool.first(limit).await {
+                    let pool = &node.server.client.pool;
+                    let connected = match first_use {
+                        FirstUse::Connects => pool.first(deadline.left()).await,
+                        FirstUse::Waits => pool.for_current_runtime(deadline).await,
+                    };
+                    let read = match connected {
                         Ok(_connection) => nodes.read_map(&node, REPLY).await,
                         Err(error) => Err(error),
                     };

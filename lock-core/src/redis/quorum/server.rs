@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::super::connection::Connection;
 use super::super::errors::timed_out;
 use super::super::single::RedisStore;
+use super::no_run_id;
 use super::unreleased::Unreleased;
 use super::vote::AcquireVote;
 use crate::error::{BackendErrorKind, LockError};
@@ -16,6 +17,7 @@ use crate::telemetry::{LockCommand, LockEvent};
 use lock_protocol::acquisition::{AcquireOutcome, NO_ORIGIN, Origin, RenewOutcome, SentAcquires};
 use lock_protocol::cleanup::ReleaseRequest;
 use lock_protocol::clock::{Clock, Deadline, Moment};
+use lock_protocol::clock_sync::UNKNOWN_RUN_ID;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
@@ -156,6 +158,15 @@ impl QuorumServer {
         matches!(standing, Some(Standing::Duplicate(_)))
     }
 
+    /// Checks that a restart of the server can be noticed, where it has to be.
+    pub(super) fn check_run_id(&self, met: MetProcess) -> Result<(), LockError> {
+        let connector = &self.store.client.pool.connector;
+        if met.run_id != UNKNOWN_RUN_ID || connector.config.settings.quarantine.is_zero() {
+            return Ok(());
+        }
+        Err(no_run_id(self.address(), connector.handshake.polling()))
+    }
+
     /// Records the process that serves a connection. Returns an error if it is another server of the quorum.
     pub(super) fn observe(&self, connection: &Connection) -> Result<MetProcess, LockError> {
         let seen = SeenProcess {
@@ -209,6 +220,9 @@ impl QuorumServer {
         let pool = &self.store.client.pool;
         let connection = pool.for_current_runtime(deadline).await?;
         let standing = self.observe(&connection)?;
+        if admission == Admission::Trusted {
+            self.check_run_id(standing)?;
+        }
         if standing.counts || admission == Admission::Any {
             Ok(connection)
         } else {

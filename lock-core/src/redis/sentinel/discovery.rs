@@ -67,20 +67,22 @@ impl SentinelWatch {
         }
         match choose(None, KnownPrimary::Usable, &best) {
             PrimaryChoice::Keep => Err(self.not_found(failures)),
-            PrimaryChoice::Switch(announced) | PrimaryChoice::Reset(announced) if !is_known => {
-                self.state.lock().set(announced);
-                Ok(())
-            }
-            _ => {
+            PrimaryChoice::Switch(_) | PrimaryChoice::Reset(_) => {
                 self.decide(now);
                 Ok(())
             }
         }
     }
 
-    /// The error of a watch that has never known a primary.
+    /// The error of a caller whose time ran out before a Sentinel had named a primary.
     pub(in crate::redis) fn unknown_primary(&self) -> LockError {
-        self.not_found(Vec::new())
+        LockError::backend(
+            BackendErrorKind::NoPrimary,
+            format!(
+                "no Sentinel has named the primary of the service `{}` in time",
+                self.service
+            ),
+        )
     }
 
     /// Returns the error of a service without a known primary, which quotes each Sentinel. It is retryable if one of

@@ -130,7 +130,13 @@ fn start(store: &Arc<Panicking>) -> (BackgroundWorker, Arc<Reporter>) {
     let reporter = Arc::clone(&store.reporter);
     let timeout = Duration::from_millis(500);
     let store: Arc<dyn Store> = Arc::<Panicking>::clone(store);
-    let worker = BackgroundWorker::start(store, Arc::default(), Arc::clone(&reporter), timeout);
+    let worker = BackgroundWorker::start(
+        store,
+        Arc::default(),
+        Arc::clone(&reporter),
+        timeout,
+        FirstUse::Connected,
+    );
     (worker.unwrap(), reporter)
 }
 

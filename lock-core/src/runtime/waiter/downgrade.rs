@@ -40,6 +40,7 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
             started: now,
             until,
         },
+        outage_wait: None,
         origin: AcquireOrigin::Downgrade {
             held: Box::new(request),
             ends,

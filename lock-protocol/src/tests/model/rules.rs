@@ -171,6 +171,7 @@ impl Rules {
                     until: now.plus(self.command_timeout),
                 }
             },
+            outage_wait: None,
             origin: AcquireOrigin::New,
             lease_kind: LeaseKind::Renewed,
             command_timeout: self.command_timeout,

@@ -146,14 +146,16 @@ impl Simulation {
         of.key = key;
         of.acquisition = process.acquisitions;
         of.is_waiter = matches!(plan.config.patience, Patience::Wait { .. });
-        let (deadline, limit) = match plan.config.patience {
-            Patience::Wait { deadline, .. } => (deadline, deadline),
-            Patience::OneAttempt { started, until } => {
-                (until, until.max(started.plus(Duration::from_millis(250))))
-            }
+        let outage_wait = plan.config.outage_wait.unwrap_or_default();
+        let limit = match plan.config.patience {
+            Patience::Wait { deadline, .. } => deadline.plus(outage_wait),
+            Patience::OneAttempt { started, until } => until
+                .max(started.plus(Duration::from_millis(250)))
+                .max(started.plus(outage_wait)),
         };
         let limit = process.clock.when(limit).saturating_sub(self.now);
-        let until = process.clock.when(deadline).min(plan.drop_at);
+        let until = process.clock.when(plan.config.connects_until());
+        let until = until.min(plan.drop_at);
         of.work = Work::Connecting { plan, until };
         let event = self.record(index, task, Call::Acquire, Kind::Invoke);
         event.limit = Some(limit);
@@ -170,10 +172,14 @@ impl Simulation {
             return;
         };
         let Plan {
-            config,
+            mut config,
             drop_at,
             min_hold,
         } = *plan;
+        let (Patience::Wait { started, .. } | Patience::OneAttempt { started, .. }) =
+            config.patience;
+        config.on_connected(started, self.processes[index].clock.at(self.now));
+        let of = &mut self.processes[index].tasks[task];
         of.caller = Caller::Idle;
         of.work = Work::Acquiring {
             began: self.now,
@@ -238,6 +244,7 @@ impl Simulation {
                 },
                 label: self.label.clone(),
                 patience,
+                outage_wait: random.chance(15).then(|| random.millis(0, 8_000)),
                 origin: AcquireOrigin::New,
                 lease_kind: LeaseKind::Renewed,
                 command_timeout: timeout,

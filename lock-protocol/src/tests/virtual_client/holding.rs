@@ -123,6 +123,7 @@ impl<P: Peers> ClientStep<'_, P> {
                     .deadline
                     .map_or(longest, |deadline| deadline.min(longest)),
             },
+            outage_wait: None,
             origin: AcquireOrigin::Downgrade {
                 held: Box::new(held),
                 ends,

@@ -50,6 +50,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `lock` | a value of a type that derives `Lock`, in place of `name` | none |
 /// | `ttl` | how long the lock outlives a crashed holder: `"30s"`, from 100 ms to 24 h, or `dynamic(expression)` | the manager's `default_ttl`, 30 s |
 /// | `wait` | how long to wait while another holder has the lock: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the declared lock's `wait`; else the manager's `default_wait`, 5 s, or with `on_contended = skip` one attempt |
+/// | `outage_wait` | how long to wait for a server that can't be reached, in addition to `wait`: `"10m"`, or `dynamic(expression)` | none: an outage is a part of `wait` |
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
 /// | `max_hold` | the longest time for which the lock is held and renewed | no limit |
 /// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |

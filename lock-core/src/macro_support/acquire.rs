@@ -10,6 +10,7 @@ use crate::manager::LockManager;
 use crate::request::{ByName, LockRequest};
 use crate::store::check_runtime;
 use crate::typed::declaration::Declaration;
+use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::key::LockName;
 
 /// Takes the manager of `manager = ..`.
@@ -23,7 +24,7 @@ pub fn acquire(manager: Option<LockManager>, name: LockName, options: Options) -
     let options = options.with_default_wait();
     AcquireFuture::new(async move {
         check(&name)?;
-        let (manager, spent) = manager_for(manager, options.wait).await?;
+        let (manager, spent) = manager_for(manager, options).await?;
         send(manager.lock(name).spent(spent), options).await
     })
 }
@@ -45,7 +46,7 @@ fn acquire_list(
     let options = options.with_default_wait();
     AcquireFuture::new(async move {
         names.iter().try_for_each(check)?;
-        let (manager, spent) = manager_for(manager, options.wait).await?;
+        let (manager, spent) = manager_for(manager, options).await?;
         send(manager.lock_all(names).spent(spent), options).await
     })
 }
@@ -85,26 +86,44 @@ pub(super) fn acquire_declared(
     acquire(manager, declaration.name, options)
 }
 
-/// Returns the given manager, or the caller's. Also returns the time for its connection, which counts as waiting.
+/// Returns the given manager, or the caller's. Also returns the time for its connection, which counts as waiting, or as an
+/// outage if those have a time of their own.
 async fn manager_for(
     given: Option<LockManager>,
-    wait: Option<Duration>,
+    options: Options,
 ) -> Result<(LockManager, Duration), LockError> {
     match given {
         Some(manager) => Ok((manager, Duration::ZERO)),
         // In a box: the future of a connection is larger than the rest of an acquire.
-        None => Box::pin(find_manager(wait)).await,
+        None => Box::pin(find_manager(options)).await,
     }
 }
 
-async fn find_manager(wait: Option<Duration>) -> Result<(LockManager, Duration), LockError> {
+async fn find_manager(options: Options) -> Result<(LockManager, Duration), LockError> {
     check_runtime()?;
     let started = tokio::time::Instant::now();
     // The command timeout bounds the connection in any case. One attempt needs a connection, too.
-    let wait = wait.filter(|wait| !wait.is_zero());
-    let wait = wait.unwrap_or(Duration::MAX);
-    let connected = tokio::time::timeout(wait, LockManager::current_or_connect()).await;
-    let manager = connected.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
+    let wait = options.wait.filter(|wait| !wait.is_zero());
+    let outage_wait = options.outage_wait;
+    let limit = outage_wait.filter(|longest| !longest.is_zero()).or(wait);
+    let limit = limit.unwrap_or(Duration::MAX);
+    let mut pauses = Backoff::new(Jitter::from_os());
+    let found = async {
+        loop {
+            let error = match LockManager::current_or_connect().await {
+                Ok(manager) => return Ok(manager),
+                Err(error) => error,
+            };
+            let pause = pauses.pause();
+            let ends = outage_wait.is_none_or(|longest| started.elapsed() + pause >= longest);
+            if ends || !error.is_retryable() {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    };
+    let found = tokio::time::timeout(limit, found).await;
+    let manager = found.unwrap_or_else(|_elapsed| Err(LockManager::not_in_time()))?;
     Ok((manager, started.elapsed()))
 }
 

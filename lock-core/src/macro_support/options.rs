@@ -15,6 +15,8 @@ pub struct Options {
     pub ttl: Option<Duration>,
     /// `wait = ..`
     pub wait: Option<Duration>,
+    /// `outage_wait = ..`
+    pub outage_wait: Option<Duration>,
     /// `renew = ..`
     pub renew: Renew,
     /// `max_hold = ..`
@@ -44,6 +46,7 @@ impl Options {
     pub const DEFAULT: Self = Self {
         ttl: None,
         wait: None,
+        outage_wait: None,
         renew: Renew::Auto,
         max_hold: None,
         min_hold: None,
@@ -70,6 +73,9 @@ impl Options {
         if let Some(wait) = self.wait {
             request = request.wait(wait);
         }
+        if let Some(longest) = self.outage_wait {
+            request = request.outage_wait(longest);
+        }
         if let Some(longest) = self.max_hold {
             request = request.max_hold(longest);
         }
@@ -83,7 +89,7 @@ impl Options {
     }
 }
 
-/// Takes the value of `ttl = dynamic(..)` or `wait = dynamic(..)`. The acquire checks it.
+/// Takes the value of `dynamic(..)`. The acquire checks it.
 #[must_use]
 pub const fn dynamic(value: Duration) -> Duration {
     value

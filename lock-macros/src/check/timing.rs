@@ -56,7 +56,7 @@ impl DurationArg {
     }
 }
 
-/// Checks the limits that do not depend on the given `ttl`. Every `wait` is valid.
+/// Checks the limits that do not depend on the given `ttl`. Every `wait` and `outage_wait` is valid.
 fn limits(option: DurationOption, literal: &DurationLiteral) -> Option<String> {
     let value = literal.value;
     let limit = match option {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn wait_may_be_zero_and_longer_than_any_ttl() {
         for wait in ["0s", "0ms", "48h"] {
-            assert_eq!(error(&quote!(wait = #wait)), "");
+            assert_eq!(error(&quote!(wait = #wait, outage_wait = #wait)), "");
         }
     }
 

@@ -40,6 +40,7 @@ impl Timing {
         for (option, duration) in [
             ("ttl", &self.ttl),
             ("wait", &self.wait),
+            ("outage_wait", &self.outage_wait),
             ("max_hold", &self.max_hold),
             ("min_hold", &self.min_hold),
         ] {
@@ -72,7 +73,7 @@ impl Timing {
         }
         let options = match fields.len() {
             0 => quote_spanned!(site=> #support::Options::DEFAULT),
-            8 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
+            9 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
             _ => quote_spanned! {site=>
                 #support::Options { #(#fields,)* ..#support::Options::DEFAULT }
             },
@@ -107,8 +108,11 @@ impl DurationArg {
         if is_literal(self) && ttl.is_none_or(is_literal) {
             return (TokenStream::new(), value);
         }
-        let checked = if self.option == DurationOption::Wait {
-            // Every `Duration` is a valid `wait`. Only the type is checked.
+        let checked = if matches!(
+            self.option,
+            DurationOption::Wait | DurationOption::OutageWait
+        ) {
+            // Every `Duration` is a valid wait. Only the type is checked.
             value
         } else {
             let check = Ident::new(&format!("checked_{}", self.option.name()), site);

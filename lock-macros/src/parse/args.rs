@@ -268,6 +268,9 @@ impl OptionParser<'_> {
             }
             "ttl" => timing.ttl = DurationArg::parse(value, DurationOption::Ttl, errors),
             "wait" => timing.wait = DurationArg::parse(value, DurationOption::Wait, errors),
+            "outage_wait" => {
+                timing.outage_wait = DurationArg::parse(value, DurationOption::OutageWait, errors);
+            }
             "renew" => timing.renew = RenewArg::parse(value, errors),
             "max_hold" => {
                 timing.max_hold = DurationArg::parse(value, DurationOption::MaxHold, errors);

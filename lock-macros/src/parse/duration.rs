@@ -16,6 +16,7 @@ use crate::parse::values::{bare_word, reject_await, shown};
 pub(crate) enum DurationOption {
     Ttl,
     Wait,
+    OutageWait,
     Renew,
     MaxHold,
     MinHold,
@@ -26,6 +27,7 @@ impl DurationOption {
         match self {
             Self::Ttl => "ttl",
             Self::Wait => "wait",
+            Self::OutageWait => "outage_wait",
             Self::Renew => "renew",
             Self::MaxHold => "max_hold",
             Self::MinHold => "min_hold",
@@ -34,7 +36,7 @@ impl DurationOption {
 
     /// Returns whether the option takes `dynamic(..)`.
     pub(crate) fn may_be_dynamic(self) -> bool {
-        matches!(self, Self::Ttl | Self::Wait)
+        matches!(self, Self::Ttl | Self::Wait | Self::OutageWait)
     }
 
     fn parse_dynamic(self, call: ExprCall, errors: &mut Errors) -> Option<DurationValue> {
@@ -104,9 +106,11 @@ impl DurationArg {
     }
 }
 
-/// Returns the message for `dynamic(..)` of another option than `ttl` and `wait`.
+/// Returns the message for `dynamic(..)` of another option than `ttl` and the waits.
 pub(crate) fn not_dynamic(option: &str) -> String {
-    format!("`{option}` must be known at compile time; only `ttl` and `wait` take `dynamic(...)`")
+    format!(
+        "`{option}` must be known at compile time; only `ttl`, `wait` and `outage_wait` take `dynamic(...)`"
+    )
 }
 
 /// Returns what to write instead of a word such as `forever`, or of `false`.
@@ -219,8 +223,8 @@ mod tests {
             (
                 parse_quote!(dynamic(a)),
                 DurationOption::Renew,
-                "`renew` must be known at compile time; only `ttl` and `wait` take \
-                 `dynamic(...)`",
+                "`renew` must be known at compile time; only `ttl`, `wait` and `outage_wait` \
+                 take `dynamic(...)`",
             ),
             (
                 parse_quote!(dynamic()),

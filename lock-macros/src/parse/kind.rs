@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(
             errors.messages(),
             [
-                "`permits` must be known at compile time; only `ttl` and `wait` take `dynamic(...)`; for \
-                 a value of the call use the builder: `locks.lock(name).permits(self.n)`"
+                "`permits` must be known at compile time; only `ttl`, `wait` and `outage_wait` take \
+                 `dynamic(...)`; for a value of the call use the builder: `locks.lock(name).permits(self.n)`"
             ]
         );
         for value in [

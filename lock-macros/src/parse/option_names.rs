@@ -3,11 +3,12 @@
 use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
-pub(crate) const OPTIONS: [(&str, &str); 19] = [
+pub(crate) const OPTIONS: [(&str, &str); 20] = [
     ("name", "\"...\""),
     ("lock", "OrderLock { id }"),
     ("ttl", "\"30s\""),
     ("wait", "\"5s\""),
+    ("outage_wait", "\"10m\""),
     ("renew", "auto"),
     ("max_hold", "\"1h\""),
     ("min_hold", "\"5s\""),

@@ -12,6 +12,7 @@ use crate::parse::values::{bare_word, word};
 pub(crate) struct Timing {
     pub(crate) ttl: Option<DurationArg>,
     pub(crate) wait: Option<DurationArg>,
+    pub(crate) outage_wait: Option<DurationArg>,
     pub(crate) renew: Option<RenewArg>,
     pub(crate) max_hold: Option<DurationArg>,
     pub(crate) min_hold: Option<DurationArg>,
@@ -63,10 +64,16 @@ impl Timing {
 
     /// Returns all durations, `ttl` first.
     pub(crate) fn durations(&self) -> impl Iterator<Item = &DurationArg> {
-        [&self.ttl, &self.wait, &self.max_hold, &self.min_hold]
-            .into_iter()
-            .flatten()
-            .chain(self.renew_every())
+        [
+            &self.ttl,
+            &self.wait,
+            &self.outage_wait,
+            &self.max_hold,
+            &self.min_hold,
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.renew_every())
     }
 
     /// Returns the expressions in `dynamic(..)`.

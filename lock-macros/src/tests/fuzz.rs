@@ -39,10 +39,11 @@ const FUNCTIONS: [&str; 9] = [
 ];
 
 /// The words that are inserted: keywords, options, and tokens that the parser looks for.
-const WORDS: [&str; 54] = [
+const WORDS: [&str; 55] = [
     "name",
     "ttl",
     "wait",
+    "outage_wait",
     "renew",
     "max_hold",
     "min_hold",

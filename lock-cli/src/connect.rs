@@ -14,7 +14,7 @@ use crate::wording;
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The ends of the variables that the library reads. `lockctl` reads the first three.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     "URL",
     "PREFIX",
     "ADDRESS_MAP",
@@ -24,6 +24,7 @@ const VARIABLES: [&str; 9] = [
     "SHUTDOWN_TIMEOUT",
     "LABEL",
     "CLIENT_NAME",
+    "LAZY",
 ];
 
 /// Warns about each variable that is probably misspelt: the command would run with another prefix than its
@@ -71,20 +72,37 @@ pub(crate) async fn manager(
     to(url(global, output)?, global, label).await
 }
 
+/// As [`manager`], without a connection: its calls wait for the server.
+pub(crate) fn lazy_manager(
+    global: &GlobalArgs,
+    label: Option<&str>,
+    output: &Output,
+) -> Result<LockManager, Failure> {
+    let url = url(global, output)?;
+    let made = labeled(url, global, label)?.connect_lazy(url);
+    made.map_err(|error| failure(global, &error))
+}
+
 /// Connects a manager to a URL.
 pub(crate) async fn to(
     url: &str,
     global: &GlobalArgs,
     label: Option<&str>,
 ) -> Result<LockManager, Failure> {
-    let mut builder = builder(url, global)?.shutdown_timeout(RELEASE_TIMEOUT);
-    if let Some(label) = label {
-        builder = builder.label(label);
-    }
-    builder
-        .connect(url)
-        .await
-        .map_err(|error| failure(global, &error))
+    let connected = labeled(url, global, label)?.connect(url).await;
+    connected.map_err(|error| failure(global, &error))
+}
+
+fn labeled(
+    url: &str,
+    global: &GlobalArgs,
+    label: Option<&str>,
+) -> Result<LockManagerBuilder, Failure> {
+    let builder = builder(url, global)?.shutdown_timeout(RELEASE_TIMEOUT);
+    Ok(match label {
+        Some(label) => builder.label(label),
+        None => builder,
+    })
 }
 
 /// Returns the settings of a manager for this URL.

@@ -63,7 +63,7 @@ pub(crate) async fn run(
     let locks = tokio::select! {
         biased;
         signal = signals.end_of_wait() => return Ok(ended_by(signal)),
-        locks = connect::manager(global, job.args.label.as_deref(), output) => locks?,
+        locks = job.connect() => locks?,
     };
     let mut acquiring = std::pin::pin!(job.acquire(&locks));
     let acquired = tokio::select! {
@@ -120,6 +120,16 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Connects, or leaves that to the acquire, which waits for the server.
+    async fn connect(&self) -> Result<LockManager, Failure> {
+        let (global, output) = (self.global, self.output);
+        let label = self.args.label.as_deref();
+        match self.args.outage_wait {
+            Some(_) => connect::lazy_manager(global, label, output),
+            None => connect::manager(global, label, output).await,
+        }
+    }
+
     /// Acquires the lock with its whole ttl.
     async fn acquire(&self, locks: &LockManager) -> Result<LockSet, LockError> {
         let args = &self.args;
@@ -129,6 +139,9 @@ impl Job<'_> {
             .kind(args.kind())
             .ttl(args.ttl)
             .wait(wait);
+        if let Some(outage_wait) = args.outage_wait {
+            request = request.outage_wait(outage_wait);
+        }
         if let Some(max_hold) = args.max_hold {
             request = request.max_hold(max_hold);
         }

@@ -130,6 +130,7 @@ pub(crate) fn plain(text: &str) -> String {
         ("`max_hold`", "--max-hold"),
         ("`min_hold`", "--min-hold"),
         ("`max_queue`", "--max-queue"),
+        ("`outage_wait`", "--outage-wait"),
         // The names of dialects are those of the guide.
         ("`Dialect::", "the dialect `"),
     ]
@@ -148,11 +149,12 @@ mod tests {
     use super::*;
 
     /// Words of programs, which a user of a shell does not know.
-    const OF_PROGRAMS: [&str; 14] = [
+    const OF_PROGRAMS: [&str; 15] = [
         "::",
         "max_hold",
         "min_hold",
         "max_queue",
+        "outage_wait",
         "command_timeout",
         "address_map",
         "`wait`",

@@ -49,6 +49,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) wait: Option<Duration>,
 
+    /// How long to wait for a server that cannot be reached, in addition to --wait. A busy lock does not use this time.
+    /// Without it, a server that is away at the start is an error at once, and a later outage is a part of --wait
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) outage_wait: Option<Duration>,
+
     /// How many callers may wait already. Where more do, the lock counts as busy, without a wait
     #[arg(long, requires = "wait", value_parser = clap::value_parser!(u32).range(1..), value_name = "COUNT")]
     pub(crate) max_queue: Option<u32>,

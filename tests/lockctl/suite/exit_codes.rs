@@ -29,6 +29,51 @@ fn hold(server: &RedisServer) {
     server.cli(&["SET", KEY, "another-library", "PX", &millis]);
 }
 
+/// A nightly job of many machines: the one that finds the server away waits for it, and the one that finds another machine at
+/// work skips.
+#[test]
+fn outage_wait_is_for_the_server_and_not_for_the_holder() {
+    let server = RedisServer::start();
+    server.kill9();
+    let flags = ["--outage-wait", "60s", "--on-contended", "skip"];
+    let job = Lockctl::on(&server, &run(&flags, &["sh", "-c", "echo worked"])).start();
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    assert_eq!(job.stdout(), "");
+    server.restart();
+    let outcome = job.wait();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "worked\n");
+    hold(&server);
+    let began = std::time::Instant::now();
+    let outcome = Lockctl::on(&server, &run(&flags, &["sh", "-c", "echo worked"])).run();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("nothing was run"),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(outcome.stdout, "");
+    assert!(began.elapsed() < SOON);
+    server.kill9();
+    let (code, stderr) = code(&Lockctl::on(
+        &server,
+        &run(&["--outage-wait", "1s"], &["true"]),
+    ));
+    assert_eq!(code, 69, "{stderr}");
+    assert!(stderr.starts_with("lockctl: cannot reach "), "{stderr}");
+    // What needs no server is found at once.
+    let text = code_of_invalid_url(&server);
+    assert!(text.contains("redsi"), "{text}");
+}
+
+fn code_of_invalid_url(server: &RedisServer) -> String {
+    let mut flags = vec!["--url", "redsi://h"];
+    flags.extend(run(&["--outage-wait", "60s"], &["true"]));
+    let (code, stderr) = code(&Lockctl::on(server, &flags));
+    assert_eq!(code, 78, "{stderr}");
+    stderr
+}
+
 #[test]
 fn exit_codes_of_the_command() {
     let server = RedisServer::start();

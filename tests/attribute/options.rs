@@ -419,3 +419,53 @@ async fn durations_may_be_constants_of_the_generics_of_an_impl() {
     let held = Repo::<Brief>::without_self(&repo.0).await;
     assert_eq!(held.expect("free"), SECOND);
 }
+
+const OUTAGE: Duration = Duration::from_secs(20);
+
+#[distributed_lock(name = "report", on_contended = skip, outage_wait = "20s", manager = locks)]
+async fn report(locks: &LockManager) -> Result<Option<u8>, LockError> {
+    Ok(Some(1))
+}
+
+#[distributed_lock(name = "report", wait = "300ms", outage_wait = OUTAGE, manager = locks)]
+async fn by_constant(locks: &LockManager) -> Result<u8, LockError> {
+    Ok(2)
+}
+
+#[distributed_lock(name = ["report", "b"], wait = "0s", outage_wait = dynamic(limit), manager = locks)]
+async fn by_list(locks: &LockManager, limit: Duration) -> Result<u8, LockError> {
+    Ok(3)
+}
+
+/// A job that starts while the server is away waits for it, and not for another machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn outage_wait_is_for_the_server_and_not_for_the_holder() {
+    let server = RedisServer::start();
+    server.kill9();
+    let locks = LockManager::builder().connect_lazy(server.url()).unwrap();
+    let began = Instant::now();
+    let limit = SECOND;
+    let failed = by_list(&locks, limit).await.unwrap_err();
+    assert!(failed.is_retryable(), "{failed}");
+    assert!(began.elapsed() >= limit / 2, "{:?}", began.elapsed());
+    let back = async {
+        sleep(SECOND).await;
+        server.restart();
+    };
+    let (ran, ()) = tokio::join!(report(&locks), back);
+    assert_eq!(ran.unwrap(), Some(1));
+    assert_eq!(by_constant(&locks).await.unwrap(), 2);
+    assert_eq!(by_list(&locks, OUTAGE).await.unwrap(), 3);
+    let held = locks.lock("report").acquire().await.unwrap();
+    let began = Instant::now();
+    assert_eq!(report(&locks).await.unwrap(), None);
+    assert!(by_constant(&locks).await.unwrap_err().is_contended());
+    assert!(by_list(&locks, OUTAGE).await.unwrap_err().is_contended());
+    assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
+    held.release().await.unwrap();
+    // A closed manager refuses the call. It is no skip: the work may be undone.
+    locks.close();
+    let refused = report(&locks).await.unwrap_err();
+    assert!(matches!(refused, LockError::ShuttingDown), "{refused}");
+    shut_down(&locks).await;
+}

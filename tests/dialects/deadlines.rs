@@ -196,7 +196,10 @@ async fn connect_and_acquire_refuse_differing_clocks() {
             .dialect(Dialect::DeadlineGetset)
             .acquire()
             .await;
-        for error in [connected.err(), acquired.err()] {
+        let builder = LockManager::builder().dialect(Dialect::DeadlineGetset);
+        let lazy = builder.connect_lazy(server.url()).unwrap();
+        let by_lazy = lazy.lock("lazy").acquire().await;
+        for error in [connected.err(), acquired.err(), by_lazy.err()] {
             let Some(error) = error else {
                 assert!(!differ, "{micros}");
                 continue;

@@ -23,6 +23,7 @@ mod hosted;
 mod hostile;
 mod kind_events;
 mod kinds;
+mod lazy;
 mod lead;
 mod leases;
 mod names;

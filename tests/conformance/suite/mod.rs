@@ -47,6 +47,8 @@ macro_rules! all_contracts {
             dropped_waiter_is_skipped
             waiter_dropped_at_its_grant_hands_over
             dropped_acquire_leaves_no_lock
+            close_ends_waiters_and_keeps_held_locks
+            busy_lock_does_not_use_the_time_for_outages
             shutdown_ends_waiters
             ping_shows_that_locks_are_granted
             lease_expires_after_its_ttl

@@ -214,6 +214,65 @@ fn drop_waiter(waiting: Waiter) {
     drop(waiting);
 }
 
+/// A close ends waiters and new calls. Held locks stay, and a shutdown follows.
+pub(crate) async fn close_ends_waiters_and_keeps_held_locks(s: &Subject) {
+    let held = s.first.lock(NAME).ttl(s.ttl()).acquire().await.unwrap();
+    let waiting = s.start_waiter(s.first.lock(NAME).wait(WAIT), 1).await;
+    let set = s.first.lock_all(["a", NAME]).wait(WAIT);
+    let set = tokio::spawn(set.acquire());
+    eventually_async(SOON, async || s.first.health().waiting >= 2).await;
+    s.first.close();
+    let ended = within(AT_ONCE, waiting).await.unwrap();
+    assert!(matches!(ended, Err(LockError::ShuttingDown)), "{ended:?}");
+    let ended = within(SOON, set).await.unwrap();
+    assert!(matches!(ended, Err(LockError::ShuttingDown)), "{ended:?}");
+    for error in [
+        s.first.lock("new").wait(WAIT).acquire().await.unwrap_err(),
+        s.first.lock("new").try_acquire().await.unwrap_err(),
+        s.first.lock_all(["a", "b"]).acquire().await.unwrap_err(),
+        s.first.ping().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, LockError::ShuttingDown), "{error}");
+    }
+    if s.remaining_is_finite {
+        // Only renewals keep it.
+        tokio::time::sleep(s.ttl() * 2).await;
+    }
+    assert!(!held.is_lost());
+    held.renew().await.unwrap();
+    held.release().await.unwrap();
+    within(SOON, s.first.shutdown()).await.unwrap();
+}
+
+/// What is said about outages of the server changes nothing for a busy lock.
+pub(crate) async fn busy_lock_does_not_use_the_time_for_outages(s: &Subject) {
+    let held = s.first.lock(NAME).acquire().await.unwrap();
+    let one = || s.second.lock(NAME).outage_wait(WAIT);
+    let both = || s.second.lock_all([NAME, "other"]).outage_wait(WAIT);
+    assert!(
+        within(AT_ONCE, one().try_acquire())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        within(AT_ONCE, both().try_acquire())
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let wait = Duration::from_millis(500);
+    let error = in_time(wait, one().wait(wait).acquire()).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
+    let error = in_time(wait, both().wait(wait).acquire())
+        .await
+        .unwrap_err();
+    assert!(error.is_contended(), "{error}");
+    held.release().await.unwrap();
+    one().acquire().await.unwrap().release().await.unwrap();
+    both().acquire().await.unwrap().release().await.unwrap();
+}
+
 /// A shutdown ends waiters and new calls, and waits for guards that still exist.
 pub(crate) async fn shutdown_ends_waiters(s: &Subject) {
     let held = s.first.lock(NAME).acquire().await.unwrap();

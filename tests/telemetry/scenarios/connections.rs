@@ -1,5 +1,6 @@
 //! Connections that begin, break and are made again, and what arrives on them.
 
+use lock_core::LockManager;
 use test_support::fixtures::{LONG, NAME, QUEUE, SOON};
 use test_support::{RedisServer, SentinelService, eventually_async};
 use tests::{connect, connect_to, start_waiter};
@@ -9,6 +10,7 @@ use super::Proof;
 const METRIC: &str = "distributed_lock.notifications";
 
 pub(super) async fn run(proof: &mut Proof) {
+    not_connected(proof).await;
     restarted(proof).await;
     notified(proof).await;
     failed_over(proof).await;
@@ -20,6 +22,15 @@ async fn failed_over(proof: &mut Proof) {
     let locks = connect_to(&service.url()).await;
     service.failover();
     proof.event("lock.primary_changed", "WARN").await;
+    drop(locks);
+}
+
+async fn not_connected(proof: &mut Proof) {
+    proof.begin();
+    let server = RedisServer::start();
+    server.kill9();
+    let locks = LockManager::builder().connect_lazy(server.url()).unwrap();
+    proof.event("lock.not_connected", "WARN").await;
     drop(locks);
 }
 

@@ -9,6 +9,8 @@ use lock_core::LockManagerBuilder;
 use test_support::{Authority, Certificate, RedisCluster, RedisServer, SentinelService};
 use topologies::own_prefix;
 
+mod lazy;
+
 #[path = "../../conformance/suite/mod.rs"]
 #[allow(dead_code, reason = "the other test programs need the rest")]
 mod suite;

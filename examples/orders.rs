@@ -83,7 +83,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // starting.
     let locks = LockManager::connect(&examples::lock_url()?).await?;
     // Ends after a signal, when the requests have ended or their time is over.
-    examples::http::serve(app(&locks, shop)).await?;
+    examples::http::serve(app(&locks, shop), &locks).await?;
     // Last, when no request needs a lock any more. Otherwise the lock of a dropped request stays until
     // its ttl.
     locks.shutdown().await?;

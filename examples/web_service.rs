@@ -115,6 +115,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    // Requests that wait for a lock end now, and don't use up the time of the others. Held locks stay.
+    locks.close();
     // The server accepts no more connections. It has no bound of its own for the running requests.
     drop(drain);
     if let Ok(ended) = timeout(DRAIN, server).await {

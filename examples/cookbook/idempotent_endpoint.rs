@@ -37,7 +37,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/payments", post(payment))
         .with_state(Arc::new(shop));
-    examples::http::serve(app).await?;
+    examples::http::serve(app, &locks).await?;
     locks.shutdown().await?;
     Ok(())
 }

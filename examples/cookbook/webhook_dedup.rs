@@ -36,7 +36,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/webhooks", post(webhook))
         .with_state(Arc::new(receiver));
-    examples::http::serve(app).await?;
+    examples::http::serve(app, &locks).await?;
     locks.shutdown().await?;
     Ok(())
 }

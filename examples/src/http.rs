@@ -8,19 +8,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use lock_core::LockError;
+use lock_core::{LockError, LockManager};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Serves HTTP on `--port` until the process gets a signal to stop. Then it accepts no more connections,
-/// and lets the running handlers end, at most for `--drain` milliseconds (20 s).
+/// Serves HTTP on `--port` until the process gets a signal to stop. Then it closes the manager, accepts no more
+/// connections, and lets the running handlers end, at most for `--drain` milliseconds (20 s).
 ///
 /// The caller then awaits `LockManager::shutdown`.
 ///
 /// # Errors
 ///
 /// Returns an error if the port is taken, or if the server fails.
-pub async fn serve(app: Router) -> Result<(), Box<dyn Error>> {
+pub async fn serve(app: Router, locks: &LockManager) -> Result<(), Box<dyn Error>> {
     let drain = crate::option("--drain")?.map_or(Duration::from_secs(20), Duration::from_millis);
     let port = crate::option("--port")?.unwrap_or(0);
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
@@ -33,6 +33,8 @@ pub async fn serve(app: Router) -> Result<(), Box<dyn Error>> {
         ended = &mut server => return Ok(ended?),
         () = crate::stop_signal() => {}
     }
+    // Calls that wait for a lock end now. Those that hold one go on.
+    locks.close();
     // The server accepts no more connections.
     _ = stop.send(());
     // It waits for the running handlers without a limit, so the timeout sets one. The timeout begins

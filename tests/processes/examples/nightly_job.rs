@@ -55,7 +55,41 @@ fn job_does_not_run_without_the_lock_server() {
     let server = RedisServer::start();
     let url = server.url();
     server.kill9();
-    let instance = example("nightly_job").arg("--redis").arg(url).spawn();
+    let instance = example("nightly_job").arg("--redis").arg(url);
+    let instance = instance.arg("--outage-wait").arg("500").spawn();
     assert!(!instance.wait(SOON).success());
-    assert_eq!(instance.lines(), [""; 0]);
+    let lines = instance.lines();
+    assert!(
+        !lines.iter().any(|line| line.starts_with("running")),
+        "{lines:#?}"
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("has not been reached yet")),
+        "{lines:#?}"
+    );
+}
+
+/// All machines have lost power, and the lock server is the last one to be back.
+#[test]
+fn jobs_that_start_before_the_lock_server_run_once() {
+    let server = RedisServer::start();
+    server.kill9();
+    let start = || {
+        let instance = example("nightly_job").arg("--redis").arg(server.url());
+        instance.arg("--takes").arg("3000").spawn()
+    };
+    let instances: Vec<_> = (0..3).map(|_| start()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    for instance in &instances {
+        assert_eq!(instance.lines(), [""; 0]);
+    }
+    server.restart();
+    let mut runs = 0;
+    for instance in &instances {
+        assert!(instance.wait(SOON).success(), "{:#?}", instance.lines());
+        runs += usize::from(instance.lines()[0].starts_with("running"));
+    }
+    assert_eq!(runs, 1);
 }

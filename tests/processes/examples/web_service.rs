@@ -1,6 +1,7 @@
 //! The example `web_service`, which the guide's page `web` shows as a whole.
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
 use test_support::fixtures::{SOON, exists};
@@ -112,6 +113,35 @@ fn sigterm_lets_the_payment_end_and_leaves_no_lock() {
     let ended = service.process.wait(SOON);
     assert_eq!(ended.code(), Some(0), "{:#?}", service.process.lines());
     assert!(!exists(&server, "lock:order:7"));
+}
+
+/// A request that waits for another instance's order would hold up the stop for the rest of its wait, 2 s.
+#[test]
+fn sigterm_ends_requests_that_wait_at_once() {
+    let server = RedisServer::start();
+    let service = Service::start(&program(&server));
+    let value = "lk1:00000000-0000-4000-8000-000000000001 7 1 other";
+    server.cli(&["SET", "lock:order:7", value, "PX", "60000"]);
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| service.post("/orders/7/payment", &[], "")))
+            .collect();
+        eventually(SOON, || {
+            server.cli(&["ZCARD", "{lock:order:7}:q"]).integer() == 3
+        });
+        let stopped = Instant::now();
+        terminate(&service.process);
+        for waiting in waiting {
+            let (status, text) = waiting.join().unwrap();
+            assert_eq!(status, 503, "{text}");
+            assert!(text.contains("shutting-down"), "{text}");
+        }
+        let ended = service.process.wait(SOON);
+        assert_eq!(ended.code(), Some(0), "{:#?}", service.process.lines());
+        let took = stopped.elapsed();
+        assert!(took < Duration::from_millis(1_200), "{took:?}");
+        println!("the stop took {took:?}");
+    });
 }
 
 #[test]

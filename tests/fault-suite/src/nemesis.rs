@@ -145,6 +145,7 @@ pub const ALL: &[Nemesis] = &[
     durable("server-pause", server::server_pause),
     durable("server-pause-long", server::server_pause_long),
     durable("server-restart", server::server_restart),
+    durable("server-away", server::server_away),
     durable("connections-killed", server::connections_killed),
     durable(SUBSCRIBERS, server::subscribers_killed),
     durable("commands-paused", server::commands_paused),

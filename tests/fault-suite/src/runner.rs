@@ -32,7 +32,7 @@ const OFF: Duration = Duration::from_secs(3);
 
 /// The workloads of the rounds, in turn. The mixed one resembles most services. The one with only
 /// long holds has the fewest operations for a fault to hit.
-const WORKLOADS: [Workload; 8] = [
+const WORKLOADS: [Workload; 9] = [
     Workload::Mixed,
     Workload::Mixed,
     Workload::Storm,
@@ -41,6 +41,7 @@ const WORKLOADS: [Workload; 8] = [
     Workload::Modify,
     Workload::Mixed,
     Workload::Try,
+    Workload::Outage,
 ];
 
 /// The options of a run.

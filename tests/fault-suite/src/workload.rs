@@ -15,6 +15,8 @@ pub enum Workload {
     Cancel,
     /// Some tasks wait, and some only try.
     Try,
+    /// The same, by processes that connect lazily, with a time of their own for outages.
+    Outage,
     /// Readers and writers of a pair of values, and writers that become readers.
     ReadWrite,
     /// Holders of permits, with weights.
@@ -36,6 +38,7 @@ const WORKLOADS: [(Workload, &str); 11] = [
     (Workload::Long, "long"),
     (Workload::Cancel, "cancel"),
     (Workload::Try, "try"),
+    (Workload::Outage, "outage"),
     (Workload::ReadWrite, "rw"),
     (Workload::Permits, "permits"),
     (Workload::Sets, "sets"),
@@ -74,7 +77,8 @@ impl Workload {
             (Self::Mixed, 4) => Self::Cancel,
             (Self::Mixed, 5) => Self::Try,
             // A task that holds a lock for a moment has no time to lose it.
-            (Self::Mixed, 6) | (Self::Mixed | Self::Modify | Self::Cancel | Self::Try, 7) => {
+            (Self::Mixed, 6)
+            | (Self::Mixed | Self::Modify | Self::Cancel | Self::Try | Self::Outage, 7) => {
                 Self::Long
             }
             (Self::Elections, 6..) => Self::Observe,

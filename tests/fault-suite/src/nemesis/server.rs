@@ -4,6 +4,7 @@ use std::fs;
 use std::thread::sleep;
 
 use super::{Affected, Context};
+use crate::history::SLOTS;
 
 pub(super) fn server_pause(context: &mut Context<'_>) -> Affected {
     while context.goes_on() {
@@ -27,6 +28,21 @@ pub(super) fn server_restart(context: &mut Context<'_>) -> Affected {
     while context.goes_on() {
         context.environment.server.kill9();
         context.rest(0, 400);
+        context.environment.server.restart();
+        context.rest(50, 600);
+    }
+    Affected::All
+}
+
+/// Processes start while the server is away.
+pub(super) fn server_away(context: &mut Context<'_>) -> Affected {
+    while context.goes_on() {
+        let slot = context.random.below(SLOTS as usize);
+        context.environment.server.kill9();
+        context.environment.crew.kill(slot);
+        context.rest(0, 200);
+        context.environment.crew.spawn(slot);
+        context.rest(300, 1_200);
         context.environment.server.restart();
         context.rest(50, 600);
     }

@@ -75,23 +75,30 @@ impl Task {
     /// milliseconds.
     fn request(&mut self, log: &Log, request: LockRequest, longest: u64) -> LockRequest {
         let tries = match self.workload {
-            Workload::Try => self.random.chance(50),
+            Workload::Try | Workload::Outage => self.random.chance(50),
             Workload::Cancel => self.random.chance(25),
             _ => self.random.chance(3),
         };
-        let (request, within) = if tries {
+        let (mut request, mut within) = if tries {
             (request.wait(Duration::ZERO), self.command_timeout)
         } else {
             let wait = self.random.millis(100, longest);
             (request.wait(wait), wait)
         };
+        if self.workload == Workload::Outage && self.random.chance(75) {
+            let outage_wait = self.random.millis(0, 5_000);
+            request = request.outage_wait(outage_wait);
+            within = if tries {
+                within.max(outage_wait)
+            } else {
+                within + outage_wait
+            };
+        }
         // Where there are groups, there is a queue.
         let has_queue = matches!(self.workload, Workload::ReadWrite | Workload::Permits);
-        let request = if has_queue && self.random.chance(20) {
-            request.max_queue(*self.random.pick(&[0, 2]))
-        } else {
-            request
-        };
+        if has_queue && self.random.chance(20) {
+            request = request.max_queue(*self.random.pick(&[0, 2]));
+        }
         let mut invoke = log.event(Call::Acquire, Kind::Invoke);
         invoke.limit = Some(nanos(within));
         invoke.note = (!tries).then(|| WAITS.into());

@@ -215,13 +215,12 @@ impl<T: OneLock> LockRequest<T> {
         let mut campaign = self.campaign();
         while let Some(held) = campaign.elected().await? {
             let manager = campaign.request.manager();
-            let (term, closed) = (
-                Term::new(T::guard(&held), manager),
-                manager.activity.closed(),
-            );
+            let term = Term::new(T::guard(&held), manager);
+            // A close lets the term go on.
+            let ends = manager.activity.shut_down_begun();
             // The first poll calls the closure, so it runs inside the scope of the body, and never after a shutdown.
             let body = &mut body;
-            match run::run_until(held, async move { body(term).await }, closed).await {
+            match run::run_until(held, async move { body(term).await }, ends).await {
                 Ok(Some(result)) => return Ok(result),
                 Ok(None) => break,
                 // The campaign sees the loss, too, and pauses.

@@ -228,10 +228,17 @@ impl LockRequest {
         }
     }
 
-    /// Returns the manager, the name and the wait of the request.
+    /// Returns the manager, the name, the wait and the outage wait of the request.
     #[cfg(feature = "testing")]
-    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration) {
-        (&self.settings.inner, &self.target.0, self.settings.wait())
+    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration, Duration) {
+        let settings = &self.settings;
+        let outage_wait = settings.outage_wait().unwrap_or_default();
+        (
+            &settings.inner,
+            &self.target.0,
+            settings.wait(),
+            outage_wait,
+        )
     }
 }
 
@@ -259,19 +266,6 @@ impl<T: OneLock> LockRequest<T> {
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {
         &self.settings.inner
-    }
-
-    /// Returns the manager, the name, the wait and the outage wait of the request.
-    #[cfg(feature = "testing")]
-    pub(crate) fn parts(&self) -> (&Arc<ManagerInner>, &LockName, Duration, Duration) {
-        let settings = &self.settings;
-        let outage_wait = settings.outage_wait().unwrap_or_default();
-        (
-            &settings.inner,
-            &self.target.0,
-            settings.wait(),
-            outage_wait,
-        )
     }
 }
 

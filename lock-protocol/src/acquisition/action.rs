@@ -87,7 +87,9 @@ impl AcquireConfig {
     pub fn connects_until(&self) -> Moment {
         let (started, end) = match self.patience {
             Patience::OneAttempt { started, until } => (started, Some(until)),
-            Patience::Wait { started, deadline } => (
+            Patience::Wait {
+                started, deadline, ..
+            } => (
                 started,
                 Some(deadline).filter(|_| self.outage_wait.is_none()),
             ),

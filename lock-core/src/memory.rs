@@ -215,7 +215,7 @@ impl MemoryStore {
                 entry: sent.entry(),
                 lead_us: 0,
                 kind: sent.lease_config.kind,
-                purpose: sent.purpose,
+                purpose: sent.purpose(),
                 earlier: &earlier,
                 max_queue: sent.max_queue.get(),
             };

@@ -153,6 +153,13 @@ impl<E: Failure> Acquisition<E> {
                 sent.max_queue = limit;
                 sent
             }
+            AcquireOrigin::Exchange { from } => {
+                if let Strategy::OneAttempt(attempt) = &mut strategy {
+                    attempt.retry_until_end();
+                }
+                let (key, label) = (config.key, config.label);
+                SentAcquires::new(owner_id, key, config.lease_config, label, None).exchanging(from)
+            }
             AcquireOrigin::Downgrade { held, ends } => {
                 if let Strategy::OneAttempt(attempt) = &mut strategy {
                     attempt.continues(ends);

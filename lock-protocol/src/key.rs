@@ -15,7 +15,7 @@ mod redisson;
 pub use self::redisson::key_of_channel;
 
 /// The client sends every key with every command, and longer names are usually data by mistake.
-const MAX_NAME: usize = 1024;
+pub const MAX_NAME: usize = 1024;
 /// The prefix is part of each key, and of the channel in each queue entry.
 pub const MAX_PREFIX: usize = 64;
 /// How many characters of an invalid name an error shows.
@@ -364,6 +364,11 @@ impl LockKey {
     /// The name of the lock: the key without the prefix.
     pub fn name(&self) -> &str {
         &self.keys.text[self.keys.name_at..]
+    }
+
+    /// The part of the key in front of the name.
+    pub fn prefix(&self) -> &str {
+        &self.keys.text[..self.keys.name_at]
     }
 
     /// Returns the key that holds the lock, shared.

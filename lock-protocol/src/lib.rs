@@ -47,6 +47,8 @@ pub mod revocation;
 pub mod route;
 #[cfg(feature = "wire")]
 pub mod scripts;
+#[warn(missing_docs, reason = "`lock-core` re-exports it")]
+pub mod ticket;
 pub mod ttl;
 pub mod unconfirmed;
 pub mod wire;

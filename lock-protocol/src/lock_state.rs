@@ -172,8 +172,12 @@ impl LockState {
             };
             return (reply, Vec::new());
         }
-        if command.purpose == Purpose::Downgrade {
-            return (AcquireReply::NotOwner, Vec::new());
+        match command.purpose {
+            Purpose::Acquire => {}
+            Purpose::Exchange(from) if self.is_owner(from) => return self.exchange(command, env),
+            Purpose::Downgrade | Purpose::Exchange(_) => {
+                return (AcquireReply::NotOwner, Vec::new());
+            }
         }
         if self.queue.is_none() && self.fits(command.kind) {
             let caller = NextOwner::caller(command);
@@ -241,6 +245,26 @@ impl LockState {
         let (floor_us, lead_us) = (command.floor_us, command.lead_us);
         let token = self.grant(&caller, floor_us, lead_us, env);
         let scan = self.grant_next(None, (floor_us, lead_us), env);
+        let reply = AcquireReply::Held {
+            token,
+            remaining_ms: caller.lease_ms,
+        };
+        (reply, self.notifications(&scan, env))
+    }
+
+    /// Makes the caller the owner in the place of an earlier owner id. The lease is exactly the caller's, so the first
+    /// waiter learns when it ends now.
+    fn exchange(
+        &mut self,
+        command: &AcquireCommand<'_>,
+        env: &Env<'_>,
+    ) -> (AcquireReply, Vec<WireNotification>) {
+        let caller = NextOwner::caller(command);
+        let token = self.grant(&caller, command.floor_us, command.lead_us, env);
+        let scan = QueueScan {
+            head_changed: true,
+            ..QueueScan::default()
+        };
         let reply = AcquireReply::Held {
             token,
             remaining_ms: caller.lease_ms,

@@ -132,10 +132,18 @@ fn step(
                 match purpose {
                     Purpose::Acquire => kind.wire().to_string(),
                     Purpose::Downgrade => ">r".to_owned(),
+                    Purpose::Exchange(from) => format!(">{from}"),
                 },
             ];
             // The client leaves out the last arguments that have their defaults.
-            if earlier.is_empty() && *lead_us == 0 && !kind.is_shared() && max_queue.is_none() {
+            let is_exchange = matches!(purpose, Purpose::Exchange(_));
+            let is_limited = max_queue.is_some();
+            if earlier.is_empty()
+                && *lead_us == 0
+                && !kind.is_shared()
+                && !is_exchange
+                && !is_limited
+            {
                 args.truncate(if entry.is_some() { 6 } else { 5 });
             }
             args.extend(max_queue.map(|most| format!("max {most}")));

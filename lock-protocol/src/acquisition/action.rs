@@ -10,6 +10,7 @@ use crate::clock::Moment;
 use crate::fencing_token::FencingToken;
 use crate::key::LockKey;
 use crate::lease::{Lease, LeaseConfig, LeaseEnds};
+use crate::owner_id::OwnerId;
 
 /// How many waiters a caller accepts before it. Two bytes, because each waiter has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +65,8 @@ pub enum AcquireOrigin {
         held: Box<ReleaseRequest>,
         ends: LeaseEnds,
     },
+    /// The lock belongs to another owner id, and the caller takes its place.
+    Exchange { from: OwnerId },
 }
 
 /// The settings of one acquisition.
@@ -218,7 +221,7 @@ pub enum AcquireFailure<E> {
     DeadWaiters,
     /// The reply came after the end of the lease that it granted.
     LateGrant,
-    /// A downgrade found that the caller does not hold the key.
+    /// A downgrade found that the caller does not hold the key, or an exchange that the earlier owner does not.
     NotOwner,
     /// The server rejects each command as late.
     ClockJumps,

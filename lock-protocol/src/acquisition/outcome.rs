@@ -87,7 +87,7 @@ pub enum AcquireOutcome {
     Late,
     /// The key holds a value of another type.
     Foreign { found: String },
-    /// A downgrade found that the caller does not hold the key.
+    /// A downgrade found that the caller does not hold the key, or an exchange that the earlier owner does not.
     NotOwner,
     /// An earlier attempt was cancelled, and the cancel may still take effect. The waiter goes on under a new
     /// owner id.

@@ -91,8 +91,8 @@ impl<E: Failure> Acquisition<E> {
 
     /// Goes on under a new owner id: a cancel of the old one may still take effect.
     fn on_taken_back(&mut self, now: Moment) -> NextAction<E> {
-        if self.sent.purpose == Purpose::Downgrade {
-            // There is no second lock to become a reader of.
+        if self.sent.purpose() != Purpose::Acquire {
+            // There is no second lock to become a reader of, or to take over.
             return self.fail(AcquireFailure::NotOwner);
         }
         match &mut self.strategy {
@@ -200,6 +200,9 @@ impl<E: Failure> Acquisition<E> {
         let class = failure.class();
         match &mut self.strategy {
             Strategy::OneAttempt(attempt) => {
+                if attempt.retries(class, now) {
+                    return self.wait();
+                }
                 if class == FailureClass::Unreachable && attempt.may_resend(now) {
                     return self.send(now);
                 }

@@ -31,15 +31,14 @@ pub struct SentAcquires {
     pub owner_id: OwnerId,
     pub lease_config: LeaseConfig,
     pub label: Arc<str>,
-    pub purpose: Purpose,
+    is_downgrade: bool,
     /// The end of the wait; `None` for a single attempt.
     pub waits_until: Option<Moment>,
     /// [`QueueLimit::NONE`] once the caller waits.
     pub max_queue: QueueLimit,
     /// The holder that the last attempt at a quorum of servers saw; that of the nil id for none.
     pub seen_holder: ShortId,
-    /// All entries that may be in the queue, the newest last.
-    entries: Vec<SentEntry>,
+    entries: Entries,
     expires_at: Option<Moment>,
     presence: Presence,
     /// The connection of the last command, or [`NO_ORIGIN`].
@@ -66,6 +65,35 @@ impl Presence {
             Self::Unconfirmed(unconfirmed) => Some(unconfirmed),
             Self::Absent | Self::Possible => None,
         }
+    }
+}
+
+/// What else the acquires carry. In one value, so that an exchange makes no acquisition larger.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Entries {
+    /// All entries that may be in the queue, the newest last.
+    Queue(Vec<SentEntry>),
+    /// An exchange has no entry. The owner id whose place it takes.
+    Exchange(OwnerId),
+}
+
+impl Entries {
+    fn as_slice(&self) -> &[SentEntry] {
+        match self {
+            Self::Queue(entries) => entries,
+            Self::Exchange(_) => &[],
+        }
+    }
+
+    fn queue_mut(&mut self) -> Option<&mut Vec<SentEntry>> {
+        match self {
+            Self::Queue(entries) => Some(entries),
+            Self::Exchange(_) => None,
+        }
+    }
+
+    fn last_mut(&mut self) -> Option<&mut SentEntry> {
+        self.queue_mut()?.last_mut()
     }
 }
 
@@ -126,11 +154,11 @@ impl SentAcquires {
             owner_id,
             lease_config,
             label,
-            purpose: Purpose::Acquire,
+            is_downgrade: false,
             waits_until,
             max_queue: QueueLimit::NONE,
             seen_holder: OwnerId::nil().short(),
-            entries: Vec::new(),
+            entries: Entries::Queue(Vec::new()),
             expires_at: None,
             presence: Presence::Absent,
             origin: NO_ORIGIN,
@@ -145,20 +173,37 @@ impl SentAcquires {
             ..lease_config
         };
         let mut sent = Self::new(held.owner_id, held.key, lease_config, held.label, None);
-        sent.purpose = Purpose::Downgrade;
-        sent.entries = held
-            .entries
-            .into_iter()
-            .map(|entry| SentEntry {
-                entry,
-                // The acquire carried it, and the final cancel has to remove it.
-                not_after_ms: ServerMs::LAST,
-            })
-            .collect();
+        sent.is_downgrade = true;
+        let entries = held.entries.into_iter().map(|entry| SentEntry {
+            entry,
+            // The acquire carried it, and the final cancel has to remove it.
+            not_after_ms: ServerMs::LAST,
+        });
+        sent.entries = Entries::Queue(entries.collect());
         sent.presence = held
             .unconfirmed
             .map_or(Presence::Possible, Presence::Unconfirmed);
         sent
+    }
+
+    /// Makes these the acquires of an exchange, which takes the lock over from an earlier owner id.
+    pub(super) fn exchanging(mut self, from: OwnerId) -> Self {
+        self.entries = Entries::Exchange(from);
+        self
+    }
+
+    /// Returns whether the acquires take a lock over from an earlier owner id.
+    pub fn is_exchange(&self) -> bool {
+        matches!(self.entries, Entries::Exchange(_))
+    }
+
+    /// Returns what the acquires are for.
+    pub fn purpose(&self) -> Purpose {
+        match self.entries {
+            Entries::Exchange(from) => Purpose::Exchange(from),
+            Entries::Queue(_) if self.is_downgrade => Purpose::Downgrade,
+            Entries::Queue(_) => Purpose::Acquire,
+        }
     }
 
     /// Returns the same acquisition under a new owner id. The old one must not be used again.
@@ -230,6 +275,9 @@ impl SentAcquires {
             self.lease_config.ttl,
             context.command_timeout,
         );
+        let Entries::Queue(entries) = &mut self.entries else {
+            return;
+        };
         self.expires_at = Some(now.plus(entry_lifetime));
         let server_ms = context.not_after.server_ms;
         let entry = QueueEntry {
@@ -242,11 +290,11 @@ impl SentAcquires {
             label: Arc::clone(&self.label),
         };
         // The server's clock may have been set back, so the new entry can equal an earlier one.
-        let same = self.entries.iter().position(|known| known.entry == entry);
-        let sent_entry = same.map(|at| self.entries.remove(at));
+        let same = entries.iter().position(|known| known.entry == entry);
+        let sent_entry = same.map(|at| entries.remove(at));
         // Most acquisitions have one entry.
-        self.entries.reserve_exact(1);
-        self.entries.push(sent_entry.unwrap_or(SentEntry {
+        entries.reserve_exact(1);
+        entries.push(sent_entry.unwrap_or(SentEntry {
             entry,
             not_after_ms: NEVER_SENT,
         }));
@@ -337,11 +385,9 @@ impl SentAcquires {
         if let Some(last) = self.entries.last_mut() {
             last.not_after_ms = copy.entry_not_after_ms_before;
         }
-        if self
-            .entries
-            .pop_if(|last| last.not_after_ms == NEVER_SENT)
-            .is_some()
-        {
+        let unsent = |last: &mut SentEntry| last.not_after_ms == NEVER_SENT;
+        let entries = self.entries.queue_mut();
+        if entries.and_then(|all| all.pop_if(unsent)).is_some() {
             self.expires_at = None;
         }
     }
@@ -356,8 +402,10 @@ impl SentAcquires {
     /// Records that the reply to the first command granted the lock: then the server has not queued
     /// the entry, or has removed it. The release does not have to remove it again.
     pub(super) fn on_first_grant(&mut self) {
-        if self.presence.unconfirmed().is_none() {
-            self.entries.clear();
+        if self.presence.unconfirmed().is_none()
+            && let Some(entries) = self.entries.queue_mut()
+        {
+            entries.clear();
         }
     }
 
@@ -371,20 +419,24 @@ impl SentAcquires {
     /// Forgets earlier entries: the server has removed them from the queue at this time. An entry
     /// stays known while a command that carries it can still arrive in time.
     fn forget_earlier_entries(&mut self, server_ms: ServerMs) {
-        let last = self.entries.pop();
-        self.entries
-            .retain(|sent_entry| server_ms <= sent_entry.not_after_ms);
-        self.entries.extend(last);
+        let Some(entries) = self.entries.queue_mut() else {
+            return;
+        };
+        let last = entries.pop();
+        entries.retain(|sent_entry| server_ms <= sent_entry.not_after_ms);
+        entries.extend(last);
     }
 
     /// Returns the entry that the next copy carries.
     pub fn entry(&self) -> Option<&QueueEntry> {
-        self.entries.last().map(|sent_entry| &sent_entry.entry)
+        let last = self.entries.as_slice().last();
+        last.map(|sent_entry| &sent_entry.entry)
     }
 
     /// Returns the entries that may have been in the queue before the last one.
     pub fn earlier(&self) -> impl ExactSizeIterator<Item = &QueueEntry> {
-        let earlier = self.entries.split_last().map_or(&[][..], |(_, all)| all);
+        let all = self.entries.as_slice();
+        let earlier = all.split_last().map_or(&[][..], |(_, earlier)| earlier);
         earlier.iter().map(|sent_entry| &sent_entry.entry)
     }
 
@@ -392,6 +444,7 @@ impl SentAcquires {
     pub(super) fn longest_handover(&self) -> Duration {
         let leases = self
             .entries
+            .as_slice()
             .iter()
             .map(|sent_entry| sent_entry.entry.lease_ms);
         Duration::from_millis(leases.max().unwrap_or(0))
@@ -422,7 +475,7 @@ impl SentAcquires {
 
     /// Returns what a release or a cancel has to undo.
     pub fn release_request(&self) -> ReleaseRequest {
-        let entries = self.entries.iter();
+        let entries = self.entries.as_slice().iter();
         ReleaseRequest {
             key: self.key.clone(),
             owner_id: self.owner_id,

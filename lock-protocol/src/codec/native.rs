@@ -194,7 +194,8 @@ fn write_acquire(
     let has_more = link.lead_us > 0
         || sent.earlier().len() > 0
         || sent.lease_config.kind.is_shared()
-        || sent.max_queue.get().is_some();
+        || sent.max_queue.get().is_some()
+        || sent.is_exchange();
     if has_more {
         write_whole_acquire(command, sent, not_after_ms, link);
         return;
@@ -236,9 +237,10 @@ fn write_whole_acquire(
         None => command.arg(""),
     };
     command.arg(link.lead_us);
-    match sent.purpose {
+    match sent.purpose() {
         Purpose::Acquire => command.arg(sent.lease_config.kind.wire()),
         Purpose::Downgrade => command.arg(DOWNGRADE),
+        Purpose::Exchange(from) => command.arg(&*format!(">{from}")),
     };
     if let Some(most) = sent.max_queue.get() {
         command.arg(format!("max {most}").as_str());

@@ -32,6 +32,8 @@ pub enum Purpose {
     Acquire,
     /// A holder of the exclusive lock becomes a reader. Nothing is written unless the caller holds the key.
     Downgrade,
+    /// The caller takes the exclusive lock over from this owner id. Nothing is written unless that owner holds the key.
+    Exchange(OwnerId),
 }
 
 /// The arguments of a release or a cancel.
@@ -91,7 +93,7 @@ pub enum AcquireReply {
     },
     /// The call scanned as many entries as one call may, and others stand behind them: repeat it at once.
     More,
-    /// A downgrade found that the caller does not hold the key.
+    /// A downgrade found that the caller does not hold the key, or an exchange that the earlier owner does not.
     NotOwner,
     Foreign {
         found: String,

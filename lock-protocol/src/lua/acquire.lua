@@ -15,7 +15,8 @@
 -- ARGV[7] lead                microseconds: how far a counter's seed lies ahead of the time; 0
 -- ARGV[8] kind                of the lock: "" exclusive, "r" for reading, "<of>" one of that many permits,
 --                             "<of>x<weight>" several of them; ">r" makes the holder of the exclusive lock a
---                             reader, and no other caller
+--                             reader, and no other caller; ">" and an owner id makes the caller the owner of an
+--                             exclusive lock in that owner's place, and takes no other lock
 -- ARGV[9...] earlier entries  that the same owner id had, or may have had, in the queue. In front of them may be
 --                             "max <n>": a caller that is not in the queue yet, and finds this many waiters, is refused
 -- The last arguments may be missing: each one costs the server 0.1 us. Then the entry is "", the lead is
@@ -36,7 +37,8 @@
 --   more     now                              the first hundred entries were dead and are removed, or were
 --                                             let in, and others stand behind them: call again at once
 --   foreign  now  type                        the key holds something that is no string
---   gone     now                              the caller of a downgrade does not hold K; nothing was written
+--   gone     now                              the caller of a downgrade, or the owner whose place an exchange takes,
+--                                             does not hold K; nothing was written
 -- A remaining of -1 is a key without expiry. For a caller that needs a permit of the same number, it is the
 -- first end of a lease. The value is cut to 200 bytes, "" while K is free. It may have spaces and any other
 -- bytes. That of a shared K has its number of members before the group: "lks:3:r ..".

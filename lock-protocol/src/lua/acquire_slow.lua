@@ -8,9 +8,11 @@
 --   2  K belongs to the caller                                        raises its lease: held. A downgrade: take
 --   3  the caller is a member of the group                            raises its lease: held
 --   4  a downgrade, and K does not belong to the caller               gone
---   5  shared, K free or of the same group with room, no queue        take
---   6  K is held by others, and the caller makes one attempt          busy
---   7  everything else                                                enters the queue, then grant_next: held, more,
+--   5  an exchange: K belongs to the owner that the caller replaces   counter, K, notification: held
+--      K does not                                                     gone
+--   6  shared, K free or of the same group with room, no queue        take
+--   7  K is held by others, and the caller makes one attempt          busy
+--   8  everything else                                                enters the queue, then grant_next: held, more,
 --                                                                     busy, full or queued
 -- What was found about K (2, 3) goes before what is asked for: a late copy of an acquire must find its own lock,
 -- whatever became of it since.
@@ -18,6 +20,10 @@
 -- Times stay texts where they are only passed on.
 local owner_id, ttl, label, entry = ARGV[1], ARGV[2], ARGV[5], ARGV[6] or ''
 local is_downgrade = kind == '>r'
+local replaced = kind ~= '' and string.match(kind, '^>(..+)$')
+if replaced then
+  kind = ''
+end
 local command = {time = time, now = now, floor = ARGV[3], lead = ARGV[7] or 0, owner_id = owner_id,
   ttl = ttl, label = label, kind = kind, entry = entry}
 local value, refused, is_wrong_type = attempt('GET', KEYS[1])
@@ -79,6 +85,17 @@ if value then
 end
 if is_downgrade then
   return 'gone' .. stamp
+end
+if replaced then
+  if not value or string.sub(value, 1, 41) ~= 'lk1:' .. replaced .. ' ' then
+    return 'gone' .. stamp
+  end
+  local token
+  value, token = admit(command, nil, '', 1, owner_id, ttl, label)
+  redis.call('SET', KEYS[1], value, 'PX', ttl)
+  -- The lease may end sooner than the first waiter knows.
+  grant_next(command, value, true)
+  return 'held' .. stamp .. ' ' .. token .. ' ' .. ttl
 end
 if kind ~= '' and (not value or group and group.name == name and group.used + weight <= limit)
     and redis.call('EXISTS', KEYS[2]) == 0 then

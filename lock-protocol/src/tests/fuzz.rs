@@ -20,6 +20,7 @@ use crate::redirect::Redirect;
 use crate::resp::{FrameScan, LOCK_REPLY, Malformed, Replies, Reply};
 use crate::revocation::parse_revoked;
 use crate::route::slot_of;
+use crate::ticket::LockTicket;
 use crate::wire::{
     EntryKind, GroupValue, OwnerValue, PlainOwner, QueueEntry, WireNotification, escaped,
     in_channel, label_tag, tidy, tidy_label,
@@ -299,4 +300,27 @@ fn durations_are_read_without_a_panic() {
         let text = String::from_utf8_lossy(input);
         duration_text::parse(&text).map_err(|error| error.len() / 64)
     });
+}
+
+#[test]
+fn tickets_are_read_without_a_panic() {
+    let owner = "6f1c7f9e5a0b4c539d552f1f6f3f7d10";
+    let example = format!(
+        "lt1.{owner}{:016x}{:016x}0500086c6f636b3a6f726465723a3432",
+        7, 8
+    );
+    fuzz(
+        "tickets",
+        &[&*example, "lt2.00"],
+        &["00", "7b", "lt1."],
+        |input| {
+            let text = String::from_utf8_lossy(input);
+            let ticket = text.parse::<LockTicket>();
+            if let Ok(ticket) = &ticket {
+                assert_eq!(ticket.to_string(), text, "one ticket has one text");
+                assert!(!format!("{ticket:?}").contains(&text[4..36]));
+            }
+            ticket.map(|ticket| ticket.key().len() / 64)
+        },
+    );
 }

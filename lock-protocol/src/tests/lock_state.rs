@@ -10,6 +10,7 @@ use crate::owner_id::OwnerId;
 use crate::wire::{EntryKind, Mode, QueueEntry, WireNotification};
 
 mod acquire;
+mod exchange;
 mod keys;
 mod kinds;
 mod queue;

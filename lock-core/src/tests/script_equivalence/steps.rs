@@ -124,6 +124,15 @@ impl StepKind {
     }
 }
 
+/// Mostly new locks; sometimes an owner that takes the place of another one, or of itself.
+fn purposes() -> impl Strategy<Value = Purpose> {
+    prop_oneof![
+        18 => Just(Purpose::Acquire),
+        2 => Just(Purpose::Downgrade),
+        3 => (0..OWNERS).prop_map(|from| Purpose::Exchange(owner_id(from))),
+    ]
+}
+
 fn kinds() -> impl Strategy<Value = StepKind> {
     prop_oneof![
         8 => Just(StepKind::Own),
@@ -163,7 +172,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
             proptest::option::weighted(0.3, 0..4_u32),
         ),
         kinds(),
-        prop_oneof![9 => Just(Purpose::Acquire), 1 => Just(Purpose::Downgrade)],
+        purposes(),
     )
         .prop_map(
             |(
@@ -181,6 +190,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
                 let kind = match purpose {
                     Purpose::Acquire => kind.of(who),
                     Purpose::Downgrade => Kind::Read,
+                    Purpose::Exchange(_) => Kind::Exclusive,
                 };
                 let wait = wait.filter(|_| purpose == Purpose::Acquire);
                 Step::Acquire {

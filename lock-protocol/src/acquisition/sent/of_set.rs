@@ -7,7 +7,7 @@ impl SentAcquires {
     pub fn on_not_run(&mut self, copy: &SentCopy) {
         self.on_any_reply(copy);
         self.forget_unsent_entry(copy);
-        if self.entries.is_empty() {
+        if self.entries.as_slice().is_empty() {
             self.on_busy();
         }
     }

@@ -20,7 +20,7 @@ impl<P: Peers> ClientStep<'_, P> {
     /// Begins to acquire.
     pub(in crate::tests) fn start(&mut self, config: AcquireConfig, jitter: Jitter) {
         let owner_id = match &config.origin {
-            AcquireOrigin::New => (self.next_owner_id)(),
+            AcquireOrigin::New | AcquireOrigin::Exchange { .. } => (self.next_owner_id)(),
             AcquireOrigin::Downgrade { held, .. } => held.owner_id,
         };
         let mut acquiring = Acquiring {
@@ -140,7 +140,7 @@ impl<P: Peers> ClientStep<'_, P> {
             not_after_ms: not_after.not_after_ms,
             entry: sent.entry().cloned(),
             kind: sent.lease_config.kind,
-            purpose: sent.purpose,
+            purpose: sent.purpose(),
             earlier: sent.earlier().cloned().collect(),
             max_queue: sent.max_queue.get(),
         };

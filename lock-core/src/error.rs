@@ -9,8 +9,9 @@
 //! | [`LockError::Contended`], [`LockError::Timeout`], [`LockError::QueueFull`] | the [`Holder`], if the server names it |
 //!
 //! [`AdminError`](crate::admin::AdminError) is the error of an operator's release, [`ShutdownIncomplete`] of
-//! [`shutdown`](crate::LockManager::shutdown), [`InvalidName`] of [`LockName::new`](crate::LockName::new), and
-//! [`ParseTokenError`] and [`TokenRangeError`] of a [fencing token](crate::FencingToken)'s conversions.
+//! [`shutdown`](crate::LockManager::shutdown), [`InvalidName`] of [`LockName::new`](crate::LockName::new),
+//! [`InvalidTicket`] of parsing a [`LockTicket`](crate::LockTicket), and [`ParseTokenError`] and [`TokenRangeError`] of a
+//! [fencing token](crate::FencingToken)'s conversions.
 
 mod backend;
 mod debug;
@@ -32,10 +33,12 @@ pub use lock_protocol::fencing_token::{ParseTokenError, TokenRangeError};
 pub use lock_protocol::key::{InvalidName, InvalidNameReason};
 #[doc(inline)]
 pub use lock_protocol::kind::InvalidKindReason;
+#[doc(inline)]
+pub use lock_protocol::ticket::InvalidTicket;
 
 pub use self::backend::{BackendError, BackendErrorKind};
 pub(crate) use self::holder::{Holder, HolderState, without_tag};
-pub use self::invalid::{InvalidOverrideReason, InvalidSetting};
+pub use self::invalid::{InvalidOverrideReason, InvalidSetting, InvalidTicketReason};
 #[doc(no_inline)]
 pub use self::lock_error::LockError;
 pub use self::shutdown::ShutdownIncomplete;

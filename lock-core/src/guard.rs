@@ -15,6 +15,8 @@ use lock_protocol::cleanup::ReleaseOutcome;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
+use lock_protocol::ticket::LockTicket;
+use lock_protocol::ttl::Ttl;
 
 mod lock_set;
 mod watch;
@@ -197,6 +199,54 @@ impl LockGuard {
                 reason,
             })?;
         waiter::downgrade(self.acquired).await.map(Self::new)
+    }
+
+    /// Hands the lock over: makes a ticket of it, which another task or process turns into a guard with
+    /// [`LockManager::resume`](crate::LockManager::resume). The lock stays held for `within` from now on, from 100 ms to
+    /// 24 h, and nobody renews it. If nobody resumes the ticket by then, the lock is free.
+    ///
+    /// The lock gets a new owner in the same moment, so what this guard has sent before can't change it: neither a renewal
+    /// that is on its way, nor the release of a process that is killed now. The ticket's
+    /// [fencing token](LockTicket::fencing_token) is greater than the guard's. A [`max_hold`](crate::LockRequest::max_hold)
+    /// ends with the guard; the request that resumes the ticket sets its own.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.lock("order:42").acquire().await?;
+    /// let ticket = order.into_ticket(Duration::from_secs(60)).await?;
+    /// // In another task, or after `to_string` and `parse` in another process:
+    /// let order = locks.resume(ticket).await?;
+    /// assert_eq!(order.name(), "order:42");
+    /// order.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// After each error the lock is released, in the background.
+    /// - [`LockError::Lost`] when the lock was no longer held.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Ticket`] for a lock that is not exclusive, that has a
+    ///   [`min_hold`](crate::LockRequest::min_hold), or that is in another dialect than the native one or at a quorum of
+    ///   servers, and with [`InvalidSetting::Ttl`] when `within` is out of range.
+    /// - [`LockError::Backend`] when the server did not confirm the change.
+    /// - [`LockError::NoRuntime`] outside of a tokio runtime, and [`LockError::Forked`] in a forked child, where the lock
+    ///   is not released because it belongs to the parent.
+    ///
+    /// A manager that is shutting down still makes tickets, so that a process can hand its locks over before it ends.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    #[doc(alias = "detach")]
+    pub async fn into_ticket(self, within: Duration) -> Result<LockTicket, LockError> {
+        let ttl = Ttl::new(within).ok_or(InvalidSetting::Ttl {
+            ttl: within,
+            setting: None,
+        })?;
+        self.acquired.check_ticket().map_err(InvalidSetting::from)?;
+        waiter::into_ticket(self.acquired, ttl).await
     }
 
     /// Releases the lock and waits for the server's reply, at most for the command timeout.

@@ -61,6 +61,8 @@ pub use lock_protocol::kind::Kind;
 pub use lock_protocol::loss::LossReason;
 #[doc(inline)]
 pub use lock_protocol::renew::Renew;
+#[doc(inline)]
+pub use lock_protocol::ticket::LockTicket;
 pub use manager::{LockManager, LockManagerBuilder};
 #[cfg(feature = "__doctor")]
 #[doc(hidden)]

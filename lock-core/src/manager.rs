@@ -11,6 +11,7 @@ use crate::config::{Handover, Settings};
 #[cfg(feature = "macros")]
 use crate::error::BackendErrorKind;
 use crate::error::{InvalidSetting, LockError, ShutdownIncomplete};
+use crate::guard::LockGuard;
 use crate::health::LockStats;
 use crate::memory::MemoryStore;
 use crate::request::{LockRequest, Names};
@@ -21,6 +22,7 @@ use crate::telemetry::Reporter;
 use crate::telemetry::{self, KeyDisplay, LockObserver, ObserverHandle, PanicSource};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockName;
+use lock_protocol::ticket::LockTicket;
 use lock_protocol::wire::tidy_label;
 
 mod configured;
@@ -144,6 +146,47 @@ impl LockManager {
     /// Makes a request for the lock with this name. Acquiring the lock checks the name.
     pub fn lock(&self, name: impl Into<LockName>) -> LockRequest {
         LockRequest::new(Arc::clone(&self.inner), name.into())
+    }
+
+    /// Takes over the lock of a [ticket](crate::LockTicket), and returns a guard. Of several callers that resume one ticket,
+    /// exactly one gets the lock. Its [fencing token](crate::LockGuard::fencing_token) is greater than the ticket's.
+    ///
+    /// The guard has the manager's settings, as one of [`lock`](Self::lock) has, whatever the settings of the guard that made
+    /// the ticket were. [`LockRequest::resume`] changes them. While the server is away, the call goes on for the manager's
+    /// [`default_wait`](LockManagerBuilder::default_wait). It never waits for another holder.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = LockManager::in_memory();
+    /// let order = locks.lock("order:42").acquire().await?;
+    /// let text = order.into_ticket(Duration::from_secs(60)).await?.to_string();
+    ///
+    /// let ticket: lock_core::LockTicket = text.parse()?;
+    /// let order = locks.resume(ticket.clone()).await?;
+    /// let error = locks.resume(ticket).await.unwrap_err();
+    /// assert!(matches!(error, LockError::TicketEnded { .. }), "{error}");
+    /// order.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`LockError::TicketEnded`] when another caller has resumed the ticket, when its lease has ended, or when an operator
+    ///   released the lock.
+    /// - [`LockError::Invalid`] with [`InvalidSetting::Ticket`](crate::error::InvalidSetting::Ticket) when the ticket is of
+    ///   another prefix, when this manager's dialect isn't the native one, or when it uses a quorum of servers.
+    /// - [`LockError::Backend`], [`LockError::ShuttingDown`], [`LockError::WouldDeadlock`], [`LockError::NoRuntime`] and
+    ///   [`LockError::Forked`] as for an [acquire](LockRequest::acquire). The ticket stays valid, unless the server has
+    ///   exchanged the owner and only the reply was lost: then the lock is released in the background.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped before the server has exchanged the owner, the ticket stays valid. Otherwise the lock is
+    /// released in the background.
+    pub async fn resume(&self, ticket: LockTicket) -> Result<LockGuard, LockError> {
+        self.lock(ticket.name()).resume(ticket).await
     }
 
     /// Makes a request for several locks at once, of which the caller gets all or none.

@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::error::LockError;
 use crate::guard::{Holding, LockGuard, LockWatch, LossSignal};
 use lock_protocol::fencing_token::FencingToken;
+use lock_protocol::ticket::LockTicket;
 
 pub(crate) mod declaration;
 
@@ -248,6 +249,34 @@ impl<L, M> Held<L, M> {
     #[doc(alias = "extend")]
     pub async fn renew(&self) -> Result<(), LockError> {
         self.guard.renew().await
+    }
+
+    /// Hands the lock over, as [`LockGuard::into_ticket`] does. `locks.hold(..).resume(ticket)` makes a `Held` of the
+    /// ticket again.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// let ticket = order.into_ticket(Duration::from_secs(60)).await?;
+    /// assert_eq!(ticket.name(), "order:7");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockGuard::into_ticket`]. After each error the lock is released, in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lock in the background.
+    pub async fn into_ticket(self, within: Duration) -> Result<LockTicket, LockError> {
+        self.guard.into_ticket(within).await
     }
 
     /// Releases the lock and waits for the server's reply, as [`LockGuard::release`] does.

@@ -121,6 +121,7 @@ impl AcquisitionRecord {
         let kind = match error {
             LockError::Contended { .. }
             | LockError::WouldDeadlock { .. }
+            | LockError::TicketEnded { .. }
             | LockError::ForeignKey { .. }
             | LockError::Invalid(_)
             | LockError::NotConfigured

@@ -46,6 +46,7 @@ debug! {
         Timeout { key, waited, holder, requested, position },
         QueueFull { key, position, holder, requested, pace },
         Lost { key, reason },
+        TicketEnded { key, reason },
         WouldDeadlock { key },
         ForeignKey { key, found, advice },
         NotConfigured {},
@@ -71,6 +72,7 @@ debug! {
         OutageWait { outage_wait },
         Kind { kind, reason },
         Override { template, reason },
+        Ticket { reason },
         Manager { setting, value, advice },
     }
 }

@@ -144,6 +144,32 @@ pub enum InvalidSetting {
         /// What does not fit.
         reason: InvalidOverrideReason,
     },
+    /// The lock can't be [handed over](crate::LockGuard::into_ticket), or the ticket doesn't fit the request that resumes
+    /// it.
+    ///
+    /// ```
+    /// # use lock_core::error::{InvalidSetting, InvalidTicketReason};
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.lock("order:42").acquire().await?;
+    /// let ticket = order.into_ticket(Duration::from_secs(60)).await?;
+    /// let error = locks.lock("order:7").resume(ticket).await.unwrap_err();
+    /// let LockError::Invalid(InvalidSetting::Ticket { reason, .. }) = error else {
+    ///     panic!("{error}");
+    /// };
+    /// assert_eq!(reason, InvalidTicketReason::OtherLock);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[error("invalid use of a lock ticket: {reason}")]
+    #[non_exhaustive]
+    Ticket {
+        /// What doesn't fit.
+        reason: InvalidTicketReason,
+    },
     /// A setting without a variant of its own is invalid: one of the manager, the
     /// [`expect_unchanged`](crate::admin::ForceRelease::expect_unchanged) of a forced release, or the
     /// [`interval`](crate::observe::Observer::interval) of an observer.
@@ -173,6 +199,7 @@ impl InvalidSetting {
             Self::OutageWait { .. } => "invalid_outage_wait",
             Self::Kind { .. } => "invalid_kind",
             Self::Override { .. } => "invalid_override",
+            Self::Ticket { .. } => "invalid_ticket",
             Self::Manager { .. } => "invalid_setting",
         }
     }
@@ -190,6 +217,50 @@ fn setting_or_ttl(setting: Option<&str>, ttl: Duration) -> String {
         Some(setting) => format!("setting `{setting}` (`{ttl:?}`)"),
         None => format!("ttl {ttl:?}"),
     }
+}
+
+impl From<InvalidTicketReason> for InvalidSetting {
+    fn from(reason: InvalidTicketReason) -> Self {
+        Self::Ticket { reason }
+    }
+}
+
+/// Why a lock can't be handed over, or a ticket doesn't fit the request that resumes it. The message says what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidTicketReason {
+    /// The lock is a read lock or a permit.
+    #[error(
+        "only an exclusive lock can be handed over, because all holders of a shared lock have the same \
+         fencing token; release the lock, and let the other side acquire it"
+    )]
+    Kind,
+    /// The guard has a `min_hold`.
+    #[error(
+        "a lock with `min_hold` can't be handed over, because its key has to stay locked after the \
+         release; remove `min_hold`"
+    )]
+    MinHold,
+    /// The dialect of the lock isn't the native one.
+    #[error("only native locks can be handed over; use `Dialect::Native`")]
+    Dialect,
+    /// The lock is at a quorum of servers.
+    #[error(
+        "a lock at a quorum can't be handed over, because two callers could each win some of the \
+         servers, and both would lose it; use one server with replicas, or a cluster"
+    )]
+    Quorum,
+    /// The ticket is of a manager with another prefix.
+    #[error(
+        "the ticket is of a manager with another `prefix`; resume it with the prefix that made it"
+    )]
+    OtherPrefix,
+    /// The ticket is for another lock than the request.
+    #[error(
+        "the ticket is for another lock than the request; pass the ticket's name to `lock`, or use \
+         `LockManager::resume`"
+    )]
+    OtherLock,
 }
 
 /// Why an [`Override`](crate::config::Override) is invalid, or does not fit a call. The message says what to

@@ -104,6 +104,24 @@ pub enum LockError {
         /// Why, as [`LockGuard::loss_reason`](crate::LockGuard::loss_reason) says it.
         reason: LossReason,
     },
+    /// The [ticket](crate::LockTicket) is no longer worth anything: another caller has resumed it, its lease ended, or an
+    /// operator released the lock. [`LossReason`] says which, as far as the server knows. The caller doesn't have the
+    /// lock.
+    #[error(
+        "the ticket for lock `{}` can no longer be resumed: {reason}; acquire the lock anew, and check \
+         whether another process has resumed the ticket",
+        escaped(key)
+    )]
+    #[non_exhaustive]
+    TicketEnded {
+        /// The lock's key.
+        key: Arc<str>,
+        /// [`Expired`](LossReason::Expired) when nobody resumed the ticket in time. [`Replaced`](LossReason::Replaced)
+        /// when another caller resumed it or acquired the lock since. [`Revoked`](LossReason::Revoked) when an operator
+        /// released the lock. [`Removed`](LossReason::Removed) when the lock is free again, or when the server did not
+        /// say why.
+        reason: LossReason,
+    },
     /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
     /// same lock. The task would wait for itself forever.
     #[error(
@@ -242,9 +260,10 @@ impl LockError {
     /// | [`Timeout`](Self::Timeout) | `timeout` |
     /// | [`QueueFull`](Self::QueueFull) | `queue_full` |
     /// | [`Lost`](Self::Lost) | `lost` |
+    /// | [`TicketEnded`](Self::TicketEnded) | `ticket_ended` |
     /// | [`WouldDeadlock`](Self::WouldDeadlock) | `would_deadlock` |
     /// | [`ForeignKey`](Self::ForeignKey) | `foreign_key` |
-    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_outage_wait`, `invalid_kind`, `invalid_override`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
+    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_outage_wait`, `invalid_kind`, `invalid_override`, `invalid_ticket`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
     /// | [`NotConfigured`](Self::NotConfigured) | `not_configured` |
     /// | [`NoRuntime`](Self::NoRuntime) | `no_runtime` |
     /// | [`AlreadyInstalled`](Self::AlreadyInstalled) | `already_installed` |
@@ -269,6 +288,7 @@ impl LockError {
             Self::Timeout { .. } => "timeout",
             Self::QueueFull { .. } => "queue_full",
             Self::Lost { .. } => "lost",
+            Self::TicketEnded { .. } => "ticket_ended",
             Self::WouldDeadlock { .. } => "would_deadlock",
             Self::ForeignKey { .. } => "foreign_key",
             Self::Invalid(setting) => setting.code(),
@@ -290,6 +310,7 @@ impl LockError {
             | Self::Timeout { key, .. }
             | Self::QueueFull { key, .. }
             | Self::Lost { key, .. }
+            | Self::TicketEnded { key, .. }
             | Self::WouldDeadlock { key }
             | Self::ForeignKey { key, .. } => Some(key),
             _ => None,

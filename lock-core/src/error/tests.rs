@@ -254,6 +254,13 @@ fn invalid_settings_say_what_to_write() {
              the override",
         ),
         (
+            InvalidTicketReason::OtherPrefix.into(),
+            "Ticket",
+            "invalid_ticket",
+            "invalid use of a lock ticket: the ticket is of a manager with another `prefix`; resume it with the \
+             prefix that made it",
+        ),
+        (
             InvalidSetting::Manager {
                 setting: "prefix",
                 value: "{a}".into(),

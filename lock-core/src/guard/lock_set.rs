@@ -37,6 +37,26 @@ pub struct LockSet {
     guards: Vec<LockGuard>,
 }
 
+/// Makes a set of one lock, for code that works with sets.
+///
+/// ```
+/// # use lock_core::{LockError, LockManager, LockSet};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), LockError> {
+/// let locks = LockManager::in_memory();
+/// let set = LockSet::from(locks.lock("order:42").acquire().await?);
+/// assert_eq!(set.guards().len(), 1);
+/// set.release().await
+/// # }
+/// ```
+impl From<LockGuard> for LockSet {
+    fn from(guard: LockGuard) -> Self {
+        Self {
+            guards: vec![guard],
+        }
+    }
+}
+
 impl LockSet {
     /// Returns the guards of the locks, in the order of their keys.
     ///

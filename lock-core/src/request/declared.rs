@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lock_request::{Acquirable, Acquisition, Attempts, Electable, start_one};
+use super::lock_request::{Acquirable, Acquisition, Attempts, Electable, resume_one, start_one};
 use super::settings::Settings;
 use super::{LockRequest, OneLock, Target};
 use crate::error::LockError;
@@ -14,6 +14,7 @@ use crate::runtime::acquired::Acquired;
 use crate::runtime::inner::ManagerInner;
 use crate::typed::{Held, HeldMode, Lock, guard_of, prove};
 use lock_protocol::key::LockName;
+use lock_protocol::ticket::LockTicket;
 
 /// The target of a request for a declared lock: `L` is the lock, and `M` the mode in which it will be held. Made by
 /// [`LockManager::hold`](crate::LockManager::hold) and its siblings.
@@ -60,6 +61,41 @@ impl<L: Lock, M: HeldMode> LockRequest<Declared<L, M>> {
                 mode: PhantomData,
             },
         }
+    }
+
+    /// As [`LockManager::resume`](crate::LockManager::resume), for a declared lock. The ticket has to be for this lock,
+    /// which is checked by its name.
+    ///
+    /// ```
+    /// # use lock_core::{Held, Lock, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// #[derive(Lock)]
+    /// #[lock(name = "order:{order_id}")]
+    /// struct OrderLock {
+    ///     order_id: u64,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock { order_id: 7 }).acquire().await?;
+    /// let ticket = order.into_ticket(Duration::from_secs(60)).await?;
+    /// let order: Held<OrderLock> = locks.hold(OrderLock { order_id: 7 }).resume(ticket).await?;
+    /// order.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockManager::resume`](crate::LockManager::resume). [`LockError::Invalid`] with
+    /// [`InvalidSetting::Ticket`](crate::error::InvalidSetting::Ticket) when the ticket is for another lock, and in the
+    /// modes for reading and for permits.
+    ///
+    /// # Cancel safety
+    /// As [`LockManager::resume`](crate::LockManager::resume).
+    pub async fn resume(self, ticket: LockTicket) -> Result<Held<L, M>, LockError> {
+        let Declared { lock, name, .. } = self.target;
+        let guard = resume_one(&name, self.settings, ticket).await?;
+        Ok(prove(lock, guard))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::error::{InvalidSetting, LockError};
+use crate::error::{InvalidSetting, InvalidTicketReason, LockError};
 use crate::guard::{Holding, LockGuard, LockSet};
 use crate::run;
 use crate::runtime::acquired::Acquired;
@@ -26,6 +26,7 @@ use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockName;
 use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::renew::Renew;
+use lock_protocol::ticket::LockTicket;
 
 use super::settings::{Checked, Settings};
 
@@ -213,6 +214,46 @@ pub(super) fn start_one(
     }
 }
 
+/// Makes a guard of a ticket, with these settings.
+pub(super) async fn resume_one(
+    name: &LockName,
+    settings: Settings,
+    ticket: LockTicket,
+) -> Result<LockGuard, LockError> {
+    let acquisition = start_resume(name, &settings, &ticket)?;
+    let min_hold = settings.min_hold;
+    drop((settings, ticket));
+    let mut guard = LockGuard::new(acquisition.await?);
+    if let Some(min_hold) = min_hold {
+        guard.set_min_hold(min_hold);
+    }
+    Ok(guard)
+}
+
+fn start_resume(
+    name: &LockName,
+    settings: &Settings,
+    ticket: &LockTicket,
+) -> Result<Acquisition<Acquired>, LockError> {
+    let Checked {
+        key,
+        lease_config,
+        wait,
+    } = settings.check(name)?;
+    let inner = &settings.inner;
+    let fits = if lease_config.kind != ticket.kind() {
+        Err(InvalidTicketReason::Kind)
+    } else if ticket.lock_key().prefix() != &*inner.settings.prefix {
+        Err(InvalidTicketReason::OtherPrefix)
+    } else if ticket.name() != name.as_str() {
+        Err(InvalidTicketReason::OtherLock)
+    } else {
+        inner.check_exchange(key.dialect())
+    };
+    fits.map_err(InvalidSetting::from)?;
+    waiter::resume(inner, ticket, key, lease_config, wait)
+}
+
 /// How often a request asks for the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attempts {
@@ -262,6 +303,33 @@ impl<T: OneLock> LockRequest<T> {
             return Err(self.settings.invalid_kind(InvalidKindReason::Leader));
         }
         Ok(())
+    }
+
+    /// As [`LockManager::resume`](crate::LockManager::resume), with the settings of this request: ttl, renewals,
+    /// `max_hold` and `min_hold` of the new guard, and the template of the name. [`wait`](Self::wait) is for how long an
+    /// outage may last. The request has to be for the name of the ticket.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let import = locks.lock("import").acquire().await?;
+    /// let ticket = import.into_ticket(Duration::from_secs(60)).await?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let import = locks.lock("import").max_hold(hour).resume(ticket).await?;
+    /// import.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockManager::resume`](crate::LockManager::resume).
+    ///
+    /// # Cancel safety
+    /// As [`LockManager::resume`](crate::LockManager::resume).
+    pub async fn resume(self, ticket: LockTicket) -> Result<LockGuard, LockError> {
+        resume_one(&self.target.0, self.settings, ticket).await
     }
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::error::{InvalidTicketReason, LockError};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
@@ -108,6 +108,31 @@ impl Acquired {
             Ok(())
         } else {
             Err(InvalidKindReason::Dialect)
+        }
+    }
+
+    /// Checks that the lock can be handed over by a ticket.
+    pub(crate) fn check_ticket(&self) -> Result<(), InvalidTicketReason> {
+        let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
+        if self.held.kind() != Kind::Exclusive {
+            return Err(InvalidTicketReason::Kind);
+        }
+        if self.release_request.as_ref().is_some_and(keeps) {
+            return Err(InvalidTicketReason::MinHold);
+        }
+        self.inner.check_exchange(self.held.key.dialect())
+    }
+
+    /// Ends the guard: another owner id has its lock. Copies of its acquire that may still arrive are undone in the
+    /// background.
+    pub(crate) fn finish_exchange(&mut self) {
+        self.held.end_by_ticket();
+        match &mut self.release_request {
+            Some(request) if !request.is_plain(0) => request.subject = ReleaseSubject::Acquire,
+            request => {
+                *request = None;
+                self.inner.notifications.remove(self.held.owner_id);
+            }
         }
     }
 

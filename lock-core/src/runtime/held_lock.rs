@@ -31,7 +31,7 @@ pub(crate) struct HeldLock {
     pub(crate) owner_id: OwnerId,
     pub(crate) token: Option<FencingToken>,
     /// The label of the acquire.
-    label: Arc<str>,
+    pub(crate) label: Arc<str>,
     pub(crate) clock: Clock,
     reporter: Arc<Reporter>,
     process: Process,
@@ -333,6 +333,11 @@ impl HeldLock {
         } else {
             HoldEnd::Released
         });
+    }
+
+    /// Reports that the lock was handed over by a ticket.
+    pub(crate) fn end_by_ticket(&self) {
+        self.end_hold(HoldEnd::Ticket);
     }
 
     /// Ends the span `lock.hold`: the guard is gone. A guard that was dropped counts as released.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::error::{LockError, ShutdownIncomplete};
+use crate::error::{InvalidTicketReason, LockError, ShutdownIncomplete};
 use crate::runtime::activity::Activity;
 use crate::runtime::background::BackgroundWorker;
 #[cfg(feature = "redis")]
@@ -24,6 +24,7 @@ use lock_protocol::cleanup::{
     AwaitedRelease, AwaitedStep, Cleanup, ReleaseOutcome, ReleaseRequest, Validity,
 };
 use lock_protocol::clock::{Clock, Deadline};
+use lock_protocol::dialect::Dialect;
 use lock_protocol::key::LockKey;
 use lock_protocol::loss::LossReason;
 use lock_protocol::op::OpKind;
@@ -163,6 +164,18 @@ impl ManagerInner {
             Some(_) => check_runtime(),
             None => Ok(()),
         }
+    }
+
+    /// Checks that one command can exchange the owner of a lock in this dialect. That takes what shared locks take: native
+    /// scripts, and no quorum.
+    pub(crate) fn check_exchange(&self, dialect: Dialect) -> Result<(), InvalidTicketReason> {
+        if !dialect.capabilities().supports_shared_kinds() {
+            return Err(InvalidTicketReason::Dialect);
+        }
+        if !self.store.traits().shared_kinds {
+            return Err(InvalidTicketReason::Quorum);
+        }
+        Ok(())
     }
 
     /// Returns a number that identifies the manager for as long as it lives.

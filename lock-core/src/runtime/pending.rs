@@ -42,7 +42,7 @@ impl PendingAcquire {
     ) -> Self {
         // A downgrade goes on under the owner id that holds.
         let owner_id = match &config.origin {
-            AcquireOrigin::New => OwnerId::random(),
+            AcquireOrigin::New | AcquireOrigin::Exchange { .. } => OwnerId::random(),
             AcquireOrigin::Downgrade { held, .. } => held.owner_id,
         };
         let registrant = match config.patience {
@@ -126,6 +126,27 @@ impl PendingAcquire {
         result
     }
 
+    /// Returns what a ticket says about the lock: the owner id, the token, and the end of the lease. Nobody renews the lock
+    /// or releases it.
+    pub(crate) fn into_granted(
+        self,
+        result: AcquireResult<LockError>,
+    ) -> Result<(OwnerId, Option<FencingToken>, Lease), LockError> {
+        match result {
+            AcquireResult::Acquired {
+                token,
+                lease,
+                release_request,
+            } => {
+                self.inner.notifications.remove(release_request.owner_id);
+                Ok((release_request.owner_id, token, lease))
+            }
+            other => self
+                .into_result(other)
+                .and_then(|_| Err(LockError::unreadable())),
+        }
+    }
+
     fn into_result(self, result: AcquireResult<LockError>) -> Result<Acquired, LockError> {
         match result {
             AcquireResult::Acquired {
@@ -201,7 +222,13 @@ fn error(sent: &SentAcquires, failure: AcquireFailure<LockError>) -> LockError {
         AcquireFailure::Backend(error) => error,
         AcquireFailure::NoExpiry { value } => foreign_key::no_expiry(key, &value),
         // The lock that the caller had is gone.
-        AcquireFailure::ForeignType { .. } if sent.purpose == Purpose::Downgrade => {
+        AcquireFailure::ForeignType { .. } | AcquireFailure::NotOwner if sent.is_exchange() => {
+            LockError::TicketEnded {
+                key: key.text(),
+                reason: LossReason::Removed,
+            }
+        }
+        AcquireFailure::ForeignType { .. } if sent.purpose() == Purpose::Downgrade => {
             LockError::Lost {
                 key: key.text(),
                 reason: LossReason::Replaced,

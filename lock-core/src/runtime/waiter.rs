@@ -32,8 +32,10 @@ use lock_protocol::op::OpKind;
 use lock_protocol::renew::Renew;
 
 mod downgrade;
+mod ticket;
 
 pub(crate) use self::downgrade::downgrade;
+pub(crate) use self::ticket::{into_ticket, resume};
 
 /// A future in a box, so that the caller's future does not contain the large state of an acquisition.
 pub(crate) type BoxedAcquire = Pin<Box<dyn Future<Output = Result<Acquired, LockError>> + Send>>;
@@ -282,6 +284,17 @@ pub(super) async fn go_on(
                 }
                 return pending.finish(result);
             }
+        };
+    }
+}
+
+/// Performs the actions of the acquisition until it is done. The caller makes something else of the result than a guard.
+async fn drive_to_result(pending: &mut PendingAcquire) -> AcquireResult<LockError> {
+    let mut next = pending.acquisition.on_start(pending.now());
+    loop {
+        next = match next.split() {
+            ControlFlow::Continue(action) => perform!(pending, action),
+            ControlFlow::Break(result) => return result,
         };
     }
 }

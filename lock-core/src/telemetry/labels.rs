@@ -183,6 +183,8 @@ labels! {
         Lost = "lost",
         /// The server did not confirm the release.
         ReleaseFailed = "release_failed",
+        /// The guard became a [ticket](crate::LockTicket), and whoever resumes it holds the lock from then on.
+        Ticket = "ticket",
     }
 }
 

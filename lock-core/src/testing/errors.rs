@@ -9,6 +9,7 @@
 //! | [`Timeout`](LockError::Timeout) | [`timeout`] |
 //! | [`QueueFull`](LockError::QueueFull) | [`queue_full`] |
 //! | [`Lost`](LockError::Lost) | [`lost`], and [`revoked`] for the one reason that has fields |
+//! | [`TicketEnded`](LockError::TicketEnded) | [`ticket_ended`] |
 //! | [`WouldDeadlock`](LockError::WouldDeadlock) | [`would_deadlock`] |
 //! | [`ForeignKey`](LockError::ForeignKey) | [`foreign_key`] |
 //! | [`Invalid`](LockError::Invalid) | [`invalid_name`], [`invalid_setting`]; a manager in memory returns the others |
@@ -94,6 +95,15 @@ pub fn lost(key: impl Into<String>, reason: LossReason) -> LockError {
 #[must_use]
 pub fn revoked(key: impl Into<String>, by: impl Into<String>) -> LockError {
     lost(key, LossReason::revoked(by.into().into(), None))
+}
+
+/// Makes a [`LockError::TicketEnded`].
+#[must_use]
+pub fn ticket_ended(key: impl Into<String>, reason: LossReason) -> LockError {
+    LockError::TicketEnded {
+        key: key.into().into(),
+        reason,
+    }
 }
 
 /// Makes a [`LockError::WouldDeadlock`].

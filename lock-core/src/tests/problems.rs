@@ -39,6 +39,7 @@ fn problems_page_has_a_section_for_each_type() {
             Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
             Code::Unavailable => "UNAVAILABLE",
             Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
             Code::Internal => "INTERNAL",
             code => unreachable!("the page has no code {code:?}"),
         };

@@ -13,6 +13,7 @@ pub(crate) enum ProblemKind {
     Timeout,
     QueueFull,
     Lost,
+    TicketEnded,
     ShuttingDown,
     Unavailable,
     InvalidName,
@@ -21,11 +22,12 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Contended,
         Self::Timeout,
         Self::QueueFull,
         Self::Lost,
+        Self::TicketEnded,
         Self::ShuttingDown,
         Self::Unavailable,
         Self::InvalidName,
@@ -38,6 +40,7 @@ impl ProblemKind {
             LockError::Timeout { .. } => Self::Timeout,
             LockError::QueueFull { .. } => Self::QueueFull,
             LockError::Lost { .. } => Self::Lost,
+            LockError::TicketEnded { .. } => Self::TicketEnded,
             LockError::ShuttingDown => Self::ShuttingDown,
             LockError::NoQuorum { .. } => Self::Unavailable,
             LockError::Backend(error) if error.kind().is_retryable() => Self::Unavailable,
@@ -57,6 +60,7 @@ impl ProblemKind {
             Self::Timeout => "timeout",
             Self::QueueFull => "queue-full",
             Self::Lost => "lost",
+            Self::TicketEnded => "ticket-ended",
             Self::ShuttingDown => "shutting-down",
             Self::Unavailable => "unavailable",
             Self::InvalidName => "invalid-name",
@@ -70,6 +74,7 @@ impl ProblemKind {
             Self::Timeout => "The resource was not free in time",
             Self::QueueFull => "Too many requests wait for the resource",
             Self::Lost => "The operation was interrupted",
+            Self::TicketEnded => "The reservation has ended",
             Self::ShuttingDown => "The service is shutting down",
             Self::Unavailable => "The lock service is not available",
             Self::InvalidName => "A value in the request cannot name a resource",
@@ -85,7 +90,7 @@ impl ProblemKind {
             Self::QueueFull => Some(until_a_place(error)),
             Self::ShuttingDown => Some(Duration::from_secs(1)),
             Self::Unavailable => Some(Duration::from_secs(2)),
-            Self::Lost | Self::InvalidName | Self::Misconfigured => None,
+            Self::Lost | Self::TicketEnded | Self::InvalidName | Self::Misconfigured => None,
         }
     }
 }
@@ -98,6 +103,7 @@ impl ProblemKind {
         match self {
             Self::Contended | Self::Timeout => 409,
             Self::QueueFull => 429,
+            Self::TicketEnded => 410,
             Self::Lost | Self::Misconfigured => 500,
             Self::ShuttingDown | Self::Unavailable => 503,
             Self::InvalidName => 400,

@@ -36,6 +36,7 @@ impl ProblemKind {
             Self::Contended | Self::Timeout | Self::Lost => Code::Aborted,
             Self::QueueFull => Code::ResourceExhausted,
             Self::ShuttingDown | Self::Unavailable => Code::Unavailable,
+            Self::TicketEnded => Code::FailedPrecondition,
             Self::InvalidName => Code::InvalidArgument,
             Self::Misconfigured => Code::Internal,
         }
@@ -47,6 +48,7 @@ impl ProblemKind {
             Self::Timeout => "LOCK_TIMEOUT",
             Self::QueueFull => "LOCK_QUEUE_FULL",
             Self::Lost => "LOCK_LOST",
+            Self::TicketEnded => "LOCK_TICKET_ENDED",
             Self::ShuttingDown => "LOCK_SHUTTING_DOWN",
             Self::Unavailable => "LOCK_UNAVAILABLE",
             Self::InvalidName => "LOCK_INVALID_NAME",

@@ -128,6 +128,7 @@ fn rules() -> Rules {
         clients: 2,
         kinds: [Kind::Exclusive; 3],
         may_downgrade: 0,
+        has_tickets: false,
         may_try: 0b001,
         may_wait: 0b110,
         begin_by: 2,

@@ -99,6 +99,37 @@ fn downgrade_raises_the_token_and_leaves_no_second_kind() {
     holds("a downgrade", downgrading(), &expected);
 }
 
+/// A holder that gives its lock away, two clients that resume its ticket, and each of the faults.
+#[test]
+fn ticket_has_one_winner_and_a_greater_token() {
+    let expected = [Sight::Resumed, Sight::ResumeRefused];
+    let rules = |budget| Rules {
+        clients: 3,
+        has_tickets: true,
+        may_try: 0b001,
+        may_wait: 0,
+        begin_by: 1,
+        budget,
+        most_faults: 1,
+        ..rules()
+    };
+    for (name, budget) in [
+        ("lost reply", LOST_REPLY),
+        ("late copy", LATE_COPY),
+        ("crash", CRASH),
+        (
+            "dropped future and a renewal",
+            Budget {
+                quits: 1,
+                renewals: 1,
+                ..NO_FAULT
+            },
+        ),
+    ] {
+        holds(&format!("a ticket, {name}"), rules(budget), &expected);
+    }
+}
+
 #[test]
 fn waits_of_several_kinds_end() {
     let prompt = |kinds| Rules {

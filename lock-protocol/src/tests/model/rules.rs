@@ -118,6 +118,8 @@ pub(super) struct Rules {
     pub(super) kinds: [Kind; 3],
     /// Which clients may become readers while they hold the exclusive lock, as bits.
     pub(super) may_downgrade: u8,
+    /// Whether a holder may give its lock away by a ticket, which idle clients resume.
+    pub(super) has_tickets: bool,
     /// Which clients may try once, and which may wait, as bits.
     pub(super) may_try: u8,
     pub(super) may_wait: u8,
@@ -201,6 +203,9 @@ pub(super) enum Sight {
     Shared,
     /// A holder of the exclusive lock became a reader.
     Downgraded,
+    /// A client resumed a ticket, and another one did not.
+    Resumed,
+    ResumeRefused,
 }
 
 /// The events of all steps. Kept outside of the state, because a history would multiply the states.

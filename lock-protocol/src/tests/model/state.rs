@@ -190,6 +190,8 @@ pub(super) struct ModelState {
     /// A cancelled acquisition may come back: after a loss of memory, after the clock was set back,
     /// or by a copy of an acquire that its sender does not know of.
     pub(super) may_come_back: bool,
+    /// The owner id of a lock that its holder gave away.
+    pub(super) ticket: Option<OwnerId>,
     /// For how many ticks the key was free while a client waited.
     pub(super) free_ticks: u8,
 }
@@ -212,6 +214,7 @@ impl ModelState {
             breaches: Breaches::default(),
             beyond_promise: false,
             may_come_back: false,
+            ticket: None,
             free_ticks: 0,
         };
         for id in 0..rules.clients {

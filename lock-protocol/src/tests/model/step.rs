@@ -6,7 +6,7 @@ use super::network::{Body, Message};
 use super::rules::{FaultKind, Mutation, Rules, Sight};
 use super::state::ModelState;
 use super::turn::Turn;
-use crate::acquisition::FailureClass;
+use crate::acquisition::{AcquireConfig, AcquireOrigin, FailureClass};
 use crate::backoff::Jitter;
 use crate::kind::Kind;
 use crate::lease::{LeaseAction, deadline};
@@ -33,6 +33,10 @@ pub(super) enum Event {
     NoReplyToRenewal(usize),
     /// The holder of the exclusive lock becomes a reader.
     Downgrade(usize),
+    /// The holder gives its lock away by a ticket.
+    Give(usize),
+    /// A client resumes the ticket.
+    Resume(usize),
     Release(usize),
     /// The reply to the given pending release did not come in time.
     NoReplyToCancel(usize, usize),
@@ -95,9 +99,13 @@ pub(super) fn actions(rules: &Rules, state: &ModelState, actions: &mut Vec<Event
 /// Whether an action may be delayed under prompt rules, under which other actions are done at once.
 fn may_stay(rules: &Rules, state: &ModelState, action: Event) -> bool {
     match action {
-        Event::Try(_) | Event::Wait(_) | Event::Downgrade(_) | Event::Quit(_) | Event::Crash(_) => {
-            true
-        }
+        Event::Try(_)
+        | Event::Wait(_)
+        | Event::Downgrade(_)
+        | Event::Give(_)
+        | Event::Resume(_)
+        | Event::Quit(_)
+        | Event::Crash(_) => true,
         Event::Release(id) => {
             let since = state.clients[id]
                 .caller
@@ -111,6 +119,9 @@ fn may_stay(rules: &Rules, state: &ModelState, action: Event) -> bool {
 
 fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Vec<Event>) {
     let (now, client) = (state.now(id), &state.clients[id]);
+    if state.ticket.is_some() && client.caller == Caller::Idle {
+        actions.push(Event::Resume(id));
+    }
     match &client.caller {
         Caller::Idle if state.ticks <= rules.begin_by => {
             if rules.may_try & (1 << id) != 0 {
@@ -134,6 +145,9 @@ fn client_actions(rules: &Rules, state: &ModelState, id: usize, actions: &mut Ve
             actions.push(Event::Release(id));
             if rules.may_downgrade & (1 << id) != 0 && holding.request.kind == Kind::Exclusive {
                 actions.push(Event::Downgrade(id));
+            }
+            if rules.has_tickets && state.ticket.is_none() && !holding.lease.is_lost(now) {
+                actions.push(Event::Give(id));
             }
             let next_action = holding.lease.clone().next_action(now);
             match holding.renewing {
@@ -188,6 +202,8 @@ impl Turn<'_> {
                 let config = self.rules.acquire_config(id, false, self.state.now(id));
                 self.step(id, |step| step.downgrade(config));
             }
+            Event::Give(id) => self.state.ticket = self.step(id, |step| step.give()),
+            Event::Resume(id) => self.resume(id),
             Event::Release(id) => self.release(id),
             Event::NoReplyToCancel(id, at) => {
                 self.spend(FaultKind::Silence);
@@ -263,6 +279,18 @@ impl Turn<'_> {
 
     fn begin(&mut self, id: usize, waits: bool) {
         let config = self.rules.acquire_config(id, waits, self.state.now(id));
+        self.step(id, |step| step.start(config, Jitter::zero()));
+    }
+
+    /// Resumes the ticket. Another client may do so too.
+    fn resume(&mut self, id: usize) {
+        let Some(from) = self.state.ticket else {
+            return;
+        };
+        let config = AcquireConfig {
+            origin: AcquireOrigin::Exchange { from },
+            ..self.rules.acquire_config(id, false, self.state.now(id))
+        };
         self.step(id, |step| step.start(config, Jitter::zero()));
     }
 
@@ -354,6 +382,8 @@ impl Turn<'_> {
     ) {
         let now = self.state.now(id);
         let rules = self.rules;
+        let acquiring = self.state.clients[id].caller.acquiring();
+        let resumes = acquiring.is_some_and(|it| it.acquisition.sent().is_exchange());
         if let (
             Reply::Acquire(AcquireReply::Held { remaining_ms, .. })
             | Reply::Renew(RenewReply::Held { remaining_ms, .. }),
@@ -384,6 +414,11 @@ impl Turn<'_> {
                 }
             }
         });
+        match self.state.clients[id].caller {
+            Caller::Holding(_) if resumes => self.sights.saw(Sight::Resumed),
+            Caller::Done if resumes => self.sights.saw(Sight::ResumeRefused),
+            _ => {}
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::acquisition::{AcquireConfig, AcquireOrigin, Patience, RenewOutcome};
 use crate::backoff::Jitter;
 use crate::lease::LeaseAction;
 use crate::local_queue::Peers;
+use crate::owner_id::OwnerId;
 
 impl<P: Peers> ClientStep<'_, P> {
     /// Sends the renewal if it is due. Returns whether it was sent.
@@ -131,6 +132,22 @@ impl<P: Peers> ClientStep<'_, P> {
             ..config
         };
         self.start(config, Jitter::zero());
+    }
+
+    /// Gives the lock away. Returns the owner id under which it stays held.
+    pub(in crate::tests) fn give(&mut self) -> Option<OwnerId> {
+        let owner_id = match &*self.caller {
+            Caller::Holding(holding) if !holding.lease.is_lost(self.now) => {
+                holding.request.owner_id
+            }
+            _ => return None,
+        };
+        self.effects.push(Effect::StopAwaiting {
+            lane: MessageLane::Renew,
+            owner_id,
+        });
+        *self.caller = Caller::Done;
+        Some(owner_id)
     }
 
     /// Drops the guard. Returns whether its lease had ended before.

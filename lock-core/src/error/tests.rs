@@ -254,13 +254,6 @@ fn invalid_settings_say_what_to_write() {
              the override",
         ),
         (
-            InvalidTicketReason::OtherPrefix.into(),
-            "Ticket",
-            "invalid_ticket",
-            "invalid use of a lock ticket: the ticket is of a manager with another `prefix`; resume it with the \
-             prefix that made it",
-        ),
-        (
             InvalidSetting::Manager {
                 setting: "prefix",
                 value: "{a}".into(),
@@ -279,6 +272,29 @@ fn invalid_settings_say_what_to_write() {
         assert_eq!(error.code(), code);
         assert!(error.source().is_none() && !error.is_retryable());
     }
+}
+
+#[test]
+fn errors_of_tickets_say_what_to_do() {
+    let error = LockError::from(InvalidSetting::from(InvalidTicketReason::OtherPrefix));
+    let text = "invalid use of a lock ticket: the ticket is of a manager with another `prefix`; resume it with the \
+                prefix that made it";
+    assert_eq!(error.to_string(), text);
+    assert_eq!(format!("{error:?}"), format!("Invalid(Ticket): {text}"));
+    assert_eq!(error.code(), "invalid_ticket");
+    let error = LockError::TicketEnded {
+        key: "lock:job".into(),
+        reason: LossReason::Replaced,
+    };
+    let text = "the ticket for lock `lock:job` can no longer be resumed: its key has another owner; acquire the lock \
+                anew, and check whether another process has resumed the ticket";
+    assert_eq!(error.to_string(), text);
+    assert_eq!(format!("{error:?}"), format!("TicketEnded: {text}"));
+    assert_eq!(
+        (error.code(), error.key()),
+        ("ticket_ended", Some("lock:job"))
+    );
+    assert!(!error.is_retryable() && !error.is_contended() && !error.is_lost());
 }
 
 /// The code is the name of the kind in snake case.

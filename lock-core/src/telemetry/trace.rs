@@ -69,6 +69,29 @@ pub(super) fn ms(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Writes how a hold ended, unless another event says it.
+fn write_end(lock: LockId<'_>, outcome: HoldEnd) {
+    match outcome {
+        HoldEnd::Released => {
+            quiet!(
+                "lock.released",
+                lock,
+                {},
+                "the guard was released or dropped"
+            );
+        }
+        HoldEnd::Ticket => {
+            quiet!(
+                "lock.ticket_made",
+                lock,
+                {},
+                "the guard became a ticket, which another caller may resume"
+            );
+        }
+        HoldEnd::Lost | HoldEnd::ReleaseFailed => {}
+    }
+}
+
 /// Writes the event. Most events of a normal operation have the level DEBUG.
 pub(crate) fn write(event: &LockEvent<'_>) {
     match *event {
@@ -82,18 +105,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             { "distributed_lock.queue_position" = position, },
             "the caller has the lock"
         ),
-        LockEvent::HoldEnded {
-            lock,
-            outcome: HoldEnd::Released,
-            ..
-        } => {
-            quiet!(
-                "lock.released",
-                lock,
-                {},
-                "the guard was released or dropped"
-            );
-        }
+        LockEvent::HoldEnded { lock, outcome, .. } => write_end(lock, outcome),
         LockEvent::BodySkipped { lock } => {
             quiet!(
                 "lock.skipped",
@@ -139,9 +151,7 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             "another client touched the key; the transaction is repeated"
         ),
         // Spans and metrics show them.
-        LockEvent::NotAcquired { .. }
-        | LockEvent::HoldEnded { .. }
-        | LockEvent::RenewalRefused { .. } => {}
+        LockEvent::NotAcquired { .. } | LockEvent::RenewalRefused { .. } => {}
         LockEvent::CommandEnded { .. }
         | LockEvent::Connected { .. }
         | LockEvent::Disconnected { .. }

@@ -84,6 +84,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         LockError::Timeout { .. } => (Exit::Contended, "timeout"),
         LockError::QueueFull { .. } => (Exit::Contended, "queue-full"),
         LockError::Lost { .. } => (Exit::Lost, "lost"),
+        LockError::TicketEnded { .. } => (Exit::Contended, "ticket-ended"),
         LockError::ForeignKey { .. } => (Exit::Config, "foreign-key"),
         LockError::Invalid(setting) => invalid_class(setting),
         LockError::NotConfigured => (Exit::Config, "configuration"),
@@ -108,6 +109,7 @@ fn invalid_class(setting: &InvalidSetting) -> (Exit, &'static str) {
         } => (Exit::Usage, "usage"),
         InvalidSetting::Dialect { .. }
         | InvalidSetting::Manager { .. }
+        | InvalidSetting::Ticket { .. }
         | InvalidSetting::Kind { .. } => (Exit::Config, "configuration"),
         // This program sets no overrides.
         _ => (Exit::Internal, "internal"),

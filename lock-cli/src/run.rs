@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Holder, LockError, LockManager, LockSet, LossReason};
+use lock_core::{Holder, LockError, LockManager, LockSet, LockTicket, LossReason};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -24,6 +24,7 @@ mod child;
 pub(crate) mod guard_process;
 mod processes;
 mod signals;
+mod ticket;
 
 use child::{Child, Ended};
 use signals::{Event, Signals};
@@ -54,6 +55,18 @@ pub(crate) async fn run(
     let mut signals =
         Signals::install().map_err(|error| Failure::internal("cannot handle signals", &error))?;
     warn(&args, output);
+    let mut args = args;
+    let ticket = if args.resume.is_some() {
+        let ticket = tokio::select! {
+            biased;
+            signal = signals.end_of_wait() => return Ok(ended_by(signal)),
+            ticket = ticket::read() => ticket?,
+        };
+        args.names = vec![ticket.name().to_owned()];
+        Some(ticket)
+    } else {
+        None
+    };
     let job = Job {
         global,
         kill_after: args.kill_after.unwrap_or(KILL_AFTER.min(args.ttl / 2)),
@@ -65,7 +78,7 @@ pub(crate) async fn run(
         signal = signals.end_of_wait() => return Ok(ended_by(signal)),
         locks = job.connect() => locks?,
     };
-    let mut acquiring = std::pin::pin!(job.acquire(&locks));
+    let mut acquiring = std::pin::pin!(job.acquire(&locks, ticket));
     let acquired = tokio::select! {
         biased;
         signal = signals.end_of_wait() => Err(ended_by(signal)),
@@ -131,8 +144,23 @@ impl Job<'_> {
     }
 
     /// Acquires the lock with its whole ttl.
-    async fn acquire(&self, locks: &LockManager) -> Result<LockSet, LockError> {
+    async fn acquire(
+        &self,
+        locks: &LockManager,
+        ticket: Option<LockTicket>,
+    ) -> Result<LockSet, LockError> {
         let args = &self.args;
+        if let Some(ticket) = ticket {
+            let mut request = locks.lock(ticket.name()).ttl(args.ttl);
+            request = request.wait(args.wait.unwrap_or_default());
+            if let Some(max_hold) = args.max_hold {
+                request = request.max_hold(max_hold);
+            }
+            if let Some(min_hold) = args.min_hold {
+                request = request.min_hold(min_hold);
+            }
+            return request.resume(ticket).await.map(LockSet::from);
+        }
         let wait = args.wait.unwrap_or_default();
         let mut request = locks
             .lock_all(args.names.iter().map(String::as_str))
@@ -194,6 +222,14 @@ impl Job<'_> {
     ) -> Result<Exit, Failure> {
         if !error.is_contended() {
             let mut failure = connect::failure(self.global, error);
+            if let LockError::TicketEnded { reason, .. } = error {
+                let code = self.args.conflict_exit_code;
+                failure.exit = Exit::Chosen(code);
+                failure.text = Line::new(&format!(
+                    "the ticket for {} can no longer be resumed ({reason}); nothing was run (exit {code})",
+                    self.what()
+                ));
+            }
             if error.is_lost() {
                 // The server has granted the lock, and did not renew it.
                 failure.text = Line::new(&format!(

@@ -26,8 +26,19 @@ use crate::duration;
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The name of the lock. Several are acquired together: all, or none
-    #[arg(long = "name", required = true, value_name = "NAME")]
+    #[arg(long = "name", required_unless_present = "resume", value_name = "NAME")]
     pub(crate) names: Vec<String>,
+
+    /// Takes over the lock of a ticket instead of acquiring one: `-` reads it from the first line of stdin, since a
+    /// ticket in the arguments would be visible in the process list. The rest of stdin is CMD's. The exit code is the
+    /// conflict exit code if the ticket was resumed already or has expired. --wait is for how long an outage may last
+    #[arg(
+        long,
+        conflicts_with_all = ["names", "read", "permits", "on_contended"],
+        value_parser = ["-"],
+        value_name = "-"
+    )]
+    pub(crate) resume: Option<String>,
 
     /// Shares the lock with other readers. While a reader holds it, no job gets it exclusively
     #[arg(long, conflicts_with_all = ["permits", "min_hold"])]

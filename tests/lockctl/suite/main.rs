@@ -21,4 +21,5 @@ mod loss;
 mod program;
 mod signals;
 mod terminal;
+mod tickets;
 mod watch;

@@ -39,6 +39,27 @@ fn quick_job_runs_once_for_instances_that_start_one_after_another() {
 }
 
 #[test]
+fn job_of_a_request_works_under_its_lock_after_the_answer() {
+    let server = RedisServer::start();
+    let order = |number: &str| on(&server, "background_job").arg("--order").arg(number);
+    let first = order("7").arg("--work").arg("1000").spawn();
+    assert!(first.wait(SOON).success(), "{:#?}", first.lines());
+    // The process of the request has ended, and its job works.
+    let second = order("7").spawn();
+    assert!(second.wait(SOON).success(), "{:#?}", second.lines());
+    assert_eq!(second.lines(), ["409 Conflict: order 7 is being shipped"]);
+    eventually(SOON, || {
+        first.lines() == ["202 Accepted", "shipped order:7"]
+    });
+    eventually(SOON, || !exists(&server, "lock:order:7"));
+    let third = order("7").spawn();
+    assert!(third.wait(SOON).success(), "{:#?}", third.lines());
+    eventually(SOON, || {
+        third.lines() == ["202 Accepted", "shipped order:7"]
+    });
+}
+
+#[test]
 fn two_jobs_of_a_tenant_run_at_the_same_time_and_no_third() {
     let server = RedisServer::start();
     let log = server.directory().join("jobs.log");

@@ -5,6 +5,7 @@ mod losses;
 mod observers;
 mod presence;
 mod sums;
+mod tickets;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use losses::losses_without_a_cause;
 use observers::older_tokens;
 use presence::{half_written_pairs, strangers};
 use sums::wrong_sums;
+use tickets::second_resumes;
 use waits::{hung_processes, idle_waiters, survivors};
 
 use crate::history::{Assumption, Fault, History, LONGEST_TTL};
@@ -270,6 +272,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.extend(half_written_pairs(history));
     found.extend(wrong_sums(history, &holds));
     found.extend(older_tokens(history));
+    found.extend(second_resumes(history, &holds));
     found.sort_by_key(|violation| violation.check);
     found
 }

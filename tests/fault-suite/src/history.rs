@@ -22,6 +22,9 @@ pub const SAMPLE_GAP: Duration = Duration::from_millis(250);
 /// The note at the beginning of an acquisition that enters the queue.
 pub const WAITS: &str = "waits";
 
+/// The beginning of the note of an acquisition that resumes a ticket; the ticket's token follows.
+pub const RESUMES: &str = "resumes ";
+
 /// Whether the guarantees hold while a fault is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Assumption {

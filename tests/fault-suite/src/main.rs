@@ -18,8 +18,8 @@ Breaks a lock server, its clients and the network, and checks the guarantees of 
   --seconds N       runs the clients for N seconds, in rounds of 15 s [90]
   --seed N          sets the seed of all random choices; the report shows it [the current time]
   --nemesis A,B     uses only these nemeses, or faults of the topology
-  --workload NAME   uses only this workload; rw, permits and sets run in the native dialect only; they and
-                    elections run only when they are named [all others in turn]
+  --workload NAME   uses only this workload; rw, permits, sets and tickets run in the native dialect only; they
+                    and elections run only when they are named [all others in turn]
   --dialect NAME    sets the dialect of the clients; all-dialects runs every dialect except native,
                     each for N seconds and with the next seed [native]
   --topology NAME   runs on several servers with faults of their own: sentinel, cluster or quorum;
@@ -135,7 +135,10 @@ fn check_workload(workload: Workload, dialects: &[Dialect], topology: Option<Top
     if workload.is_native() && dialects != [Dialect::Native] {
         exit_with(&format!("the workload {name} needs the dialect native"));
     }
-    let is_shared = matches!(workload, Workload::ReadWrite | Workload::Permits);
+    let is_shared = matches!(
+        workload,
+        Workload::ReadWrite | Workload::Permits | Workload::Tickets
+    );
     if is_shared && topology == Some(Topology::Quorum) {
         exit_with(&format!("a quorum does not run the workload {name}"));
     }

@@ -7,6 +7,7 @@ mod record;
 mod section;
 mod shared;
 mod task;
+mod ticket;
 mod transfer;
 
 use std::io::{self, BufRead as _, Write as _};
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 use task::Task;
 use test_support::Random;
 use tests::shut_down;
+use ticket::Tickets;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -195,6 +197,7 @@ impl Worker {
             resource: Client::new(self.config.resource, self.config.worker),
             worker: self.config.worker,
             record: self.config.record.clone(),
+            tickets: Tickets::beside(&self.config.record),
         }
     }
 

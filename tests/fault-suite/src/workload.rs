@@ -27,6 +27,8 @@ pub enum Workload {
     Elections,
     /// The observers of the elections, which are no workload of a process.
     Observe,
+    /// Locks that are handed over by tickets, which several processes try to resume.
+    Tickets,
     /// The control: all tasks change one value slowly, and write even when the lock is lost.
     Late,
 }
@@ -43,6 +45,7 @@ const WORKLOADS: [(Workload, &str); 11] = [
     (Workload::Permits, "permits"),
     (Workload::Sets, "sets"),
     (Workload::Elections, "elections"),
+    (Workload::Tickets, "tickets"),
     (Workload::Late, "late"),
 ];
 
@@ -66,7 +69,10 @@ impl Workload {
 
     /// Returns whether the workload needs kinds of locks, or sets, that only the native dialect has.
     pub fn is_native(self) -> bool {
-        matches!(self, Self::ReadWrite | Self::Permits | Self::Sets)
+        matches!(
+            self,
+            Self::ReadWrite | Self::Permits | Self::Sets | Self::Tickets
+        )
     }
 
     /// Returns the workload of one task.

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::record::PendingHold;
 use super::section::Section;
+use super::ticket::Tickets;
 use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
 use crate::dialects;
 use crate::history::WAITS;
@@ -46,6 +47,7 @@ pub(crate) struct Task {
     /// The number of the process, and its record.
     pub(super) worker: u32,
     pub(super) record: PathBuf,
+    pub(super) tickets: Tickets,
 }
 
 impl Task {
@@ -121,6 +123,9 @@ impl Task {
         if self.workload == Workload::Sets {
             return self.transfer().await;
         }
+        if self.workload == Workload::Tickets && self.random.chance(50) && self.resume().await {
+            return;
+        }
         let key = *self.random.pick(keys);
         let log = self.recorder.begin(key);
         let ttl = if is_long && self.random.chance(50) {
@@ -175,6 +180,9 @@ impl Task {
         log.lease(&held);
         if self.section == Section::WritePair && self.random.chance(30) {
             return self.downgrade(log, guard).await;
+        }
+        if self.workload == Workload::Tickets && self.random.chance(50) {
+            return self.hand_over(log, guard).await;
         }
         log.step(Call::Release, Kind::Invoke);
         let how = if self.workload == Workload::Cancel {

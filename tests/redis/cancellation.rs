@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Kind, LockManager, distributed_lock};
+use lock_core::{Kind, LockError, LockManager, distributed_lock};
 use test_support::{RedisServer, cut, eventually_async};
 use tests::shut_down;
 
@@ -156,6 +156,36 @@ async fn dropped_downgrade_leaves_no_key() {
     at_every_poll("downgrade", &place, async |polls| {
         let held = place.locks.lock("a").write().acquire().await.unwrap();
         cut(held.downgrade(), polls).await.is_some()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_ticket_leaves_no_key() {
+    let place = Place::new().await;
+    at_every_poll("into_ticket", &place, async |polls| {
+        let held = place.locks.lock("a").acquire().await.unwrap();
+        let Some(ticket) = cut(held.into_ticket(TTL), polls).await else {
+            return false;
+        };
+        let resumed = place.locks.resume(ticket.unwrap()).await.unwrap();
+        resumed.release().await.unwrap();
+        true
+    })
+    .await;
+    let place = Place::new().await;
+    at_every_poll("resume", &place, async |polls| {
+        let held = place.locks.lock("a").acquire().await.unwrap();
+        let ticket = held.into_ticket(TTL).await.unwrap();
+        let is_resumed = cut(place.locks.resume(ticket.clone()), polls)
+            .await
+            .is_some();
+        // The dropped future leaves the lock free, or the ticket valid.
+        match place.locks.resume(ticket).await {
+            Ok(again) => again.release().await.unwrap(),
+            Err(error) => assert!(matches!(error, LockError::TicketEnded { .. }), "{error}"),
+        }
+        is_resumed
     })
     .await;
 }

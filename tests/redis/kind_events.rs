@@ -114,6 +114,36 @@ async fn downgrade_reports_a_read_lock() {
     assert_eq!(seen.take(), ["ended Released lock:job read"]);
 }
 
+/// A ticket is the end of one hold, and its resume is an acquire of its own.
+#[tokio::test]
+async fn ticket_reports_two_holds() {
+    let server = RedisServer::start();
+    let seen = Seen::default();
+    let locks = seen.connect(&server).await;
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    seen.take();
+    let ticket = held.into_ticket(LONG).await.unwrap();
+    assert_eq!(seen.take(), ["ended Ticket lock:job exclusive"]);
+    let resumed = locks.resume(ticket.clone()).await.unwrap();
+    assert_eq!(seen.take(), ["granted lock:job exclusive"]);
+    resumed.release().await.unwrap();
+    assert_eq!(seen.take(), ["ended Released lock:job exclusive"]);
+    locks.resume(ticket).await.unwrap_err();
+    assert_eq!(seen.take(), ["Failed lock:job exclusive"]);
+
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    server.cli(&["DEL", KEY]);
+    seen.take();
+    let error = held.into_ticket(LONG).await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    let lines = seen.take();
+    assert!(!lines.contains(&"release failed".to_owned()), "{lines:?}");
+    assert!(
+        lines.contains(&format!("lost Removed {KEY} exclusive")),
+        "{lines:?}"
+    );
+}
+
 /// Another client took the key, or uses the key of the readers.
 #[tokio::test]
 async fn failed_downgrade_tells_what_became_of_the_lock() {

@@ -38,6 +38,7 @@ mod scripts;
 mod sets;
 mod stats;
 mod texts;
+mod tickets;
 mod tokens;
 mod turns;
 

@@ -331,6 +331,14 @@ impl Scene {
         reader.renew().await.unwrap();
         reader.release().await.unwrap();
         self.step("renew and release");
+        let given = self.lock("handed-over").acquire().await.unwrap();
+        self.step("a lock that is handed over");
+        let ticket = given.into_ticket(LONG).await.unwrap();
+        self.step("a ticket");
+        let taken = self.lock("handed-over").resume(ticket).await.unwrap();
+        self.step("resume");
+        taken.release().await.unwrap();
+        self.step("release");
         let large = self
             .lock("permits")
             .permits(4)

@@ -100,7 +100,12 @@ fn guide_has_the_texts_of_all_labels() {
         values("`outcome` of an acquire"),
         acquire.map(AcquireEnd::as_str)
     );
-    let hold = [HoldEnd::Released, HoldEnd::Lost, HoldEnd::ReleaseFailed];
+    let hold = [
+        HoldEnd::Released,
+        HoldEnd::Lost,
+        HoldEnd::ReleaseFailed,
+        HoldEnd::Ticket,
+    ];
     assert_eq!(values("`outcome` of a hold"), hold.map(HoldEnd::as_str));
     let cleanup = [
         CleanupEnd::Confirmed,

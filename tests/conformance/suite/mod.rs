@@ -9,6 +9,7 @@ pub(crate) mod losing;
 pub(crate) mod operating;
 pub(crate) mod sets;
 pub(crate) mod subject;
+pub(crate) mod tickets;
 pub(crate) mod waiting;
 
 pub(crate) mod contracts {
@@ -19,6 +20,7 @@ pub(crate) mod contracts {
     pub(crate) use super::losing::*;
     pub(crate) use super::operating::*;
     pub(crate) use super::sets::*;
+    pub(crate) use super::tickets::*;
     pub(crate) use super::waiting::*;
 }
 
@@ -80,6 +82,12 @@ macro_rules! all_contracts {
             candidates_lead_one_after_the_other
             shutdown_ends_a_campaign
             observer_sees_each_change_of_the_holder
+            ticket_hands_the_lock_over
+            ticket_has_one_winner
+            ticket_that_nobody_resumes_ends_with_its_lease
+            guard_of_a_ticket_is_renewed_and_hands_over
+            dropped_ticket_futures_leave_no_lock
+            invalid_tickets_are_refused
             one_manager_holds_a_thousand_locks
             no_update_is_lost
         }

@@ -13,6 +13,7 @@ const ACQUIRE: &str = "distributed_lock.acquire.duration";
 
 pub(super) async fn run(proof: &mut Proof) {
     let server = RedisServer::start();
+    handed_over(proof, server).await;
     held_and_released(proof, &server).await;
     waited(proof, &server).await;
     differed(proof, &server).await;
@@ -50,6 +51,22 @@ async fn held_and_released(proof: &mut Proof, server: &RedisServer) {
             .metric("distributed_lock.command.duration", &labels)
             .await;
     }
+}
+
+async fn handed_over(proof: &mut Proof, server: &RedisServer) {
+    proof.begin();
+    let locks = connect(server).await;
+    let name = || LockName::from("handed-over").with_template(TEMPLATE);
+    let guard = locks.lock(name()).acquire().await.unwrap();
+    let ticket = guard.into_ticket(ms(30_000)).await.unwrap();
+    proof.event("lock.ticket_made", "DEBUG").await;
+    let named = ("distributed_lock.name", TEMPLATE);
+    let by_ticket = [named, ("outcome", "ticket")];
+    proof
+        .metric("distributed_lock.hold.duration", &by_ticket)
+        .await;
+    let resumed = locks.lock(name()).resume(ticket).await.unwrap();
+    resumed.release().await.unwrap();
 }
 
 /// Callers that give different numbers of permits are counted each time, and warned about once.

@@ -13,7 +13,7 @@ const ACQUIRE: &str = "distributed_lock.acquire.duration";
 
 pub(super) async fn run(proof: &mut Proof) {
     let server = RedisServer::start();
-    handed_over(proof, server).await;
+    handed_over(proof, &server).await;
     held_and_released(proof, &server).await;
     waited(proof, &server).await;
     differed(proof, &server).await;

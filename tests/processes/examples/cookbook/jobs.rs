@@ -42,9 +42,9 @@ fn quick_job_runs_once_for_instances_that_start_one_after_another() {
 fn job_of_a_request_works_under_its_lock_after_the_answer() {
     let server = RedisServer::start();
     let order = |number: &str| on(&server, "background_job").arg("--order").arg(number);
-    let first = order("7").arg("--work").arg("1000").spawn();
-    assert!(first.wait(SOON).success(), "{:#?}", first.lines());
-    // The process of the request has ended, and its job works.
+    let first = order("7").arg("--work").arg("3000").spawn();
+    // The job has the output of the request's process, and works on when that process has ended.
+    eventually(SOON, || first.lines() == ["202 Accepted"]);
     let second = order("7").spawn();
     assert!(second.wait(SOON).success(), "{:#?}", second.lines());
     assert_eq!(second.lines(), ["409 Conflict: order 7 is being shipped"]);

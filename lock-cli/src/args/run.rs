@@ -24,9 +24,10 @@ use crate::duration;
 ///
 /// Example: lockctl run --name nightly-report -- /usr/local/bin/report
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("lock").required(true)))]
 pub(crate) struct RunArgs {
     /// The name of the lock. Several are acquired together: all, or none
-    #[arg(long = "name", required_unless_present = "resume", value_name = "NAME")]
+    #[arg(long = "name", group = "lock", value_name = "NAME")]
     pub(crate) names: Vec<String>,
 
     /// Takes over the lock of a ticket instead of acquiring one: `-` reads it from the first line of stdin, since a
@@ -34,9 +35,11 @@ pub(crate) struct RunArgs {
     /// conflict exit code if the ticket was resumed already or has expired. --wait is for how long an outage may last
     #[arg(
         long,
-        conflicts_with_all = ["names", "read", "permits", "on_contended"],
+        group = "lock",
+        conflicts_with_all = ["read", "permits", "on_contended"],
         value_parser = ["-"],
-        value_name = "-"
+        hide_possible_values = true,
+        value_name = "FROM"
     )]
     pub(crate) resume: Option<String>,
 

@@ -207,7 +207,7 @@ fn exit_codes_of_wrong_arguments() {
                 '--interval'; see `lockctl watch --help`\n";
     assert_eq!(stderr, text);
     let (_, stderr) = code(&Lockctl::on(&server, &["run"]));
-    let text = "lockctl: the following required arguments were not provided: --name <NAME> <CMD>...; \
+    let text = "lockctl: the following required arguments were not provided: <--name <NAME>|--resume <FROM>> <CMD>...; \
                 see `lockctl run --help`\n";
     assert_eq!(stderr, text);
     let (_, stderr) = code(&Lockctl::on(&server, &["doctor", "--role", "x"]));

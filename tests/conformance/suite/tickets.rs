@@ -23,7 +23,7 @@ async fn has_tickets(s: &Subject) -> bool {
         Err(LockError::Invalid(InvalidSetting::Ticket { reason, .. })) => {
             let reasons = [InvalidTicketReason::Dialect, InvalidTicketReason::Quorum];
             assert!(reasons.contains(&reason), "{reason}");
-            free_within(s.patience(), &s.second).await;
+            drop(free_within(s.patience(), &s.second).await);
             return false;
         }
         Err(error) => panic!("{error}"),

@@ -138,6 +138,82 @@ impl LockGuard {
         LossSignal::of([self])
     }
 
+    /// Returns whether the lock is about to be lost: less than half of its lease is left, and its renewal has failed or is
+    /// overdue. It stays so until a renewal succeeds or the lock is lost. A lock that is lost is no longer at risk: see
+    /// [`is_lost`](Self::is_lost).
+    ///
+    /// Long work asks between two steps, and stops where it can continue later, instead of being dropped at its next
+    /// await when the lock is lost. With a ttl of 30 s, about 15 s are left then: see [`remaining`](Self::remaining), and
+    /// the guide [`on_loss`](crate::guide::on_loss#stop-at-a-safe-point).
+    ///
+    /// Always returns false for a lock that no renewal could save: with [`Renew::Never`](crate::Renew::Never), and near
+    /// the end of its [`max_hold`](crate::LockRequest::max_hold). A lock that another client has removed is lost
+    /// without having been at risk, and so is one whose process stood still.
+    ///
+    /// ```
+    /// # use lock_core::error::BackendErrorKind;
+    /// # use lock_core::{LockError, LockManager};
+    /// # use lock_core::testing::{Command, in_memory_with_faults};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let (locks, faults) = in_memory_with_faults(LockManager::builder())?;
+    /// let import = locks.lock("import").ttl(Duration::from_secs(30)).acquire().await?;
+    /// assert!(!import.is_at_risk());
+    /// # let outage = || faults.refuse(Command::Renew, BackendErrorKind::Unreachable);
+    /// outage();
+    /// tokio::time::sleep(Duration::from_secs(16)).await;
+    /// assert!(import.is_at_risk() && !import.is_lost());
+    /// # faults.accept(Command::Renew);
+    /// # assert!(!import.is_at_risk());
+    /// # import.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.held().is_at_risk()
+    }
+
+    /// Returns a future that completes when the lock is [at risk](Self::is_at_risk), or lost. It never completes after a
+    /// release.
+    ///
+    /// While the lock is at risk, a new future completes at once. Without such a future, nothing watches the risk, so it
+    /// costs nothing.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # async fn next_row() -> Option<u64> { None }
+    /// # async fn copy(_: u64) {}
+    /// async fn import(locks: &LockManager) -> Result<(), LockError> {
+    ///     let guard = locks.lock("import").acquire().await?;
+    ///     let mut at_risk = guard.at_risk();
+    ///     loop {
+    ///         let row = tokio::select! {
+    ///             // The last row is copied whole, and the next run continues behind it.
+    ///             () = &mut at_risk => break,
+    ///             row = next_row() => row,
+    ///         };
+    ///         let Some(row) = row else { break };
+    ///         copy(row).await;
+    ///     }
+    ///     guard.release().await
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # import(&LockManager::in_memory()).await
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// Polling the future panics outside of a tokio runtime, except for a lock in memory that is held as long as its guard
+    /// exists. A tokio timer detects the risk.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the lock. A later future reports the same risk, if it lasts.
+    pub fn at_risk(&self) -> LossSignal {
+        LossSignal::of_risk([self])
+    }
+
     /// Returns a handle that shows the state of this lock and cannot release it.
     #[must_use]
     pub fn watch(&self) -> LockWatch {

@@ -198,6 +198,54 @@ impl<L, M> Held<L, M> {
         self.guard.lost()
     }
 
+    /// Returns whether the lock is about to be lost, as [`LockGuard::is_at_risk`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// assert!(!order.is_at_risk());
+    /// order.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.guard.is_at_risk()
+    }
+
+    /// Returns a future that completes when the lock is at risk or lost, as [`LockGuard::at_risk`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let (locks, faults) = lock_core::testing::in_memory_with_faults(LockManager::builder())?;
+    /// let order = locks.hold(OrderLock(7)).acquire().await?;
+    /// # let outage = || faults.down();
+    /// outage();
+    /// order.at_risk().await;
+    /// assert!(order.is_at_risk() && !order.is_lost());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// As [`LockGuard::at_risk`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the lock. A later future reports the same risk, if it lasts.
+    pub fn at_risk(&self) -> LossSignal {
+        self.guard.at_risk()
+    }
+
     /// Returns a handle that shows the state of this lock and cannot release it.
     ///
     /// ```

@@ -224,6 +224,29 @@ impl Lease {
         self.is_valid(now) && now > self.sent.plus(allowed)
     }
 
+    /// Returns from when on the lease is at risk, unless a renewal is confirmed before: less than half of the lease is
+    /// left then, and its renewal has failed, or has been due for a sixth of the lease. Without that sixth, a renewal
+    /// with an interval of half of the ttl would be a risk each time until its reply comes.
+    ///
+    /// Returns `None` for a lease that no renewal could extend: it is never renewed, endless, over, or confirmed until
+    /// the end of its longest hold.
+    pub fn at_risk_from(&self) -> Option<Moment> {
+        let (due, deadline) = (self.renew_at?, self.deadline?);
+        let lease = deadline.since(self.sent);
+        let half = self.sent.plus(lease / 2);
+        let from = match self.phase {
+            Phase::Valid => half.max(due.plus(lease / 6)),
+            Phase::Unconfirmed => half,
+            Phase::Lost | Phase::Released => return None,
+        };
+        (self.own_end() == LossReason::Expired).then_some(from)
+    }
+
+    /// Returns whether the lease is at risk: see [`at_risk_from`](Self::at_risk_from). A lease that is over is not.
+    pub fn is_at_risk(&self, now: Moment) -> bool {
+        self.is_valid(now) && self.at_risk_from().is_some_and(|from| from <= now)
+    }
+
     pub fn lease_config(&self) -> LeaseConfig {
         self.config
     }

@@ -421,3 +421,134 @@ async fn released_lock_is_not_renewed_while_renewals_fail() {
     assert!(!next.is_lost() && faults.calls(Command::Renew) == 0);
     assert_eq!(locks.stats().lost, 0);
 }
+
+/// With a ttl of 30 s, less than half of the lease is left after 15 s. The renewals begin after 10 s.
+const AT_RISK: std::ops::Range<Duration> =
+    Duration::from_millis(14_800)..Duration::from_millis(15_200);
+
+#[tokio::test(start_paused = true)]
+async fn lock_is_at_risk_in_an_outage_until_a_renewal_succeeds() {
+    let (locks, faults) = locks();
+    let held = locks.lock("a").await.unwrap();
+    let watch = held.watch();
+    for _ in 0..2 {
+        assert!(!held.is_at_risk() && !watch.is_at_risk());
+        let started = Instant::now();
+        faults.down();
+        let waiting = tokio::spawn(watch.at_risk());
+        held.at_risk().await;
+        assert!(
+            AT_RISK.contains(&started.elapsed()),
+            "{:?}",
+            started.elapsed()
+        );
+        waiting.await.unwrap();
+        assert_eq!(started.elapsed().as_millis() / 100, 148);
+        assert!(held.is_at_risk() && watch.is_at_risk() && !held.is_lost());
+        sleep(SECOND).await;
+        assert!(held.is_at_risk());
+        // It completes at once while the lock is at risk.
+        timeout(Duration::ZERO, held.at_risk()).await.unwrap();
+        faults.up();
+    }
+    assert!(!held.is_at_risk());
+    faults.down();
+    held.lost().await;
+    assert!(!held.is_at_risk(), "it is lost");
+    timeout(Duration::ZERO, held.at_risk()).await.unwrap();
+}
+
+/// The renewal is sent, and its reply does not come.
+#[tokio::test(start_paused = true)]
+async fn renewal_that_hangs_is_a_risk() {
+    let (locks, faults) =
+        in_memory_with_faults(LockManager::builder().command_timeout(60 * SECOND)).unwrap();
+    let held = locks.lock("a").await.unwrap();
+    let started = Instant::now();
+    faults.lose_replies(Command::Renew);
+    held.at_risk().await;
+    assert!(
+        AT_RISK.contains(&started.elapsed()),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(
+        (faults.calls(Command::Renew), locks.stats().renewals_failed),
+        (1, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn set_is_at_risk_with_one_of_its_locks() {
+    let (locks, faults) = locks();
+    let set = locks.lock_all(["a", "b"]).await.unwrap();
+    faults.down();
+    sleep(12 * SECOND).await;
+    assert!(!set.is_at_risk());
+    set.at_risk().await;
+    assert!(set.is_at_risk() && set.watch().is_at_risk());
+    faults.up();
+    assert!(!set.is_at_risk());
+    let mut at_risk = set.watch().at_risk();
+    timeout(3600 * SECOND, &mut at_risk).await.unwrap_err();
+    faults.lose("b");
+    at_risk.await;
+    assert!(set.is_lost() && !set.is_at_risk());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_no_renewal_could_save_is_never_at_risk() {
+    let (locks, faults) = locks();
+    let request = locks.lock("a").ttl(SECOND).renew(Renew::Never);
+    let never = request.await.unwrap();
+    let started = Instant::now();
+    let mut at_risk = never.at_risk();
+    while timeout(SECOND / 50, &mut at_risk).await.is_err() {
+        assert!(!never.is_at_risk());
+    }
+    assert!(
+        never.is_lost() && started.elapsed() > SECOND / 2,
+        "it completes at the loss"
+    );
+
+    let bounded = locks
+        .lock("b")
+        .ttl(SECOND)
+        .max_hold(2 * SECOND)
+        .await
+        .unwrap();
+    sleep(SECOND + SECOND / 10).await;
+    faults.down();
+    // It is confirmed for the rest of the two seconds.
+    while !bounded.is_lost() {
+        assert!(!bounded.is_at_risk());
+        sleep(SECOND / 50).await;
+    }
+    assert_eq!(bounded.loss_reason(), Some(LossReason::MaxHold));
+}
+
+#[tokio::test(start_paused = true)]
+async fn term_tells_the_risk() {
+    let (locks, faults) = locks();
+    let led = locks.lock("a").lead(async |term| {
+        faults.down();
+        term.at_risk().await;
+        let told = (term.is_at_risk(), term.is_lost());
+        faults.up();
+        told
+    });
+    assert_eq!(led.await.unwrap(), (true, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_lock_is_not_at_risk() {
+    let (locks, faults) = locks();
+    let held = locks.lock("a").await.unwrap();
+    let (watch, at_risk) = (held.watch(), held.at_risk());
+    faults.down();
+    let waiting = tokio::spawn(at_risk);
+    sleep(SECOND).await;
+    drop(held);
+    timeout(60 * SECOND, waiting).await.unwrap_err();
+    assert!(!watch.is_at_risk());
+}

@@ -188,6 +188,50 @@ impl LockSet {
         LossSignal::of(&self.guards)
     }
 
+    /// Returns whether one of the locks is about to be lost, as [`LockGuard::is_at_risk`] does.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// assert!(!both.is_at_risk());
+    /// both.release().await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.guards.iter().any(LockGuard::is_at_risk)
+    }
+
+    /// Returns a future that completes when one of the locks is at risk or lost, as [`LockGuard::at_risk`] does.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// # let (locks, faults) = lock_core::testing::in_memory_with_faults(LockManager::builder())?;
+    /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
+    /// # let outage = || faults.down();
+    /// outage();
+    /// both.at_risk().await;
+    /// assert!(both.is_at_risk() && both.remaining() > Duration::from_secs(14));
+    /// # faults.up();
+    /// both.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// As [`LockGuard::at_risk`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the locks. A later future reports the same risk, if it lasts.
+    pub fn at_risk(&self) -> LossSignal {
+        LossSignal::of_risk(&self.guards)
+    }
+
     /// Returns how long all locks are certainly held from now on, without a further renewal: the shortest
     /// of their times. Returns zero when one of them is lost.
     ///

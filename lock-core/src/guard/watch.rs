@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{LockGuard, PerLock};
-use crate::runtime::held_lock::HeldLock;
-use lock_protocol::clock::Clock;
+use crate::runtime::held_lock::{Awaited, HeldLock, ListenerId};
+use lock_protocol::clock::Moment;
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
@@ -115,8 +115,29 @@ impl LockWatch {
     /// # Cancel safety
     /// Dropping the future has no effect on the lock. A later future reports the same loss.
     pub fn lost(&self) -> LossSignal {
-        let loss = |lock| Loss::new(lock, self.needs_expiry_timer);
-        LossSignal(self.locks().iter().map(loss).collect())
+        self.signal(Awaited::Loss)
+    }
+
+    /// Returns whether the lock, or one of a set, is about to be lost, as [`LockGuard::is_at_risk`] does.
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.locks().iter().any(|lock| lock.is_at_risk())
+    }
+
+    /// Returns a future that completes when the lock, or one of a set, is at risk or lost, as [`LockGuard::at_risk`] does.
+    ///
+    /// # Panics
+    /// As for [`LockGuard::at_risk`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the lock. A later future reports the same risk, if it lasts.
+    pub fn at_risk(&self) -> LossSignal {
+        self.signal(Awaited::Risk)
+    }
+
+    fn signal(&self, awaited: Awaited) -> LossSignal {
+        let listen = |lock| Listener::new(lock, awaited, self.needs_expiry_timer);
+        LossSignal(self.locks().iter().map(listen).collect())
     }
 
     /// Returns how long the lock, or each lock of a set, is certainly held, as [`LockGuard::remaining`] does. Returns zero
@@ -156,8 +177,8 @@ impl fmt::Debug for LockWatch {
     }
 }
 
-/// Completes when a lock, or one lock of a set, is lost. Made by [`LockGuard::lost`], [`LockWatch::lost`] and their
-/// siblings.
+/// Completes when a lock, or one lock of a set, is lost: made by [`LockGuard::lost`], [`LockWatch::lost`] and their
+/// siblings. Or already when a lock is at risk of that: made by [`LockGuard::at_risk`] and its siblings.
 ///
 /// ```
 /// # use lock_core::{LockError, LockManager, Renew};
@@ -177,15 +198,25 @@ impl fmt::Debug for LockWatch {
 /// # }
 /// ```
 #[must_use = "a future does nothing unless it is polled"]
-pub struct LossSignal(PerLock<Loss>);
+pub struct LossSignal(PerLock<Listener>);
 
 impl LossSignal {
+    /// Completes at the loss of one of the locks.
     pub(crate) fn of<'g>(guards: impl IntoIterator<Item = &'g LockGuard>) -> Self {
-        let loss = |guard: &LockGuard| {
+        Self::awaiting(Awaited::Loss, guards)
+    }
+
+    /// Completes when one of the locks is at risk, or lost.
+    pub(super) fn of_risk<'g>(guards: impl IntoIterator<Item = &'g LockGuard>) -> Self {
+        Self::awaiting(Awaited::Risk, guards)
+    }
+
+    fn awaiting<'g>(awaited: Awaited, guards: impl IntoIterator<Item = &'g LockGuard>) -> Self {
+        let listen = |guard: &LockGuard| {
             let needs_expiry_timer = guard.acquired.inner.needs_expiry_timer();
-            Loss::new(guard.held(), needs_expiry_timer)
+            Listener::new(guard.held(), awaited, needs_expiry_timer)
         };
-        Self(guards.into_iter().map(loss).collect())
+        Self(guards.into_iter().map(listen).collect())
     }
 }
 
@@ -193,8 +224,8 @@ impl Future for LossSignal {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut losses = self.0.as_mut_slice().iter_mut();
-        if losses.any(|loss| loss.poll(cx).is_ready()) {
+        let mut listeners = self.0.as_mut_slice().iter_mut();
+        if listeners.any(|listener| listener.poll(cx).is_ready()) {
             Poll::Ready(())
         } else {
             Poll::Pending
@@ -204,26 +235,29 @@ impl Future for LossSignal {
 
 impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.0.as_slice().iter().map(|loss| loss.held.key.as_str());
+        let listeners = self.0.as_slice().iter();
+        let keys = listeners.map(|listener| listener.held.key.as_str());
         f.debug_list().entries(keys).finish()
     }
 }
 
-/// Listens for the loss of one lock.
-struct Loss {
+/// Listens for the loss of one lock, or for its risk.
+struct Listener {
     held: Arc<HeldLock>,
-    listener: Option<u64>,
+    id: Option<ListenerId>,
+    awaited: Awaited,
     /// The background worker does not watch the end of this lease, so a timer of the caller's runtime
     /// does.
     needs_expiry_timer: bool,
     timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-impl Loss {
-    fn new(held: &Arc<HeldLock>, needs_expiry_timer: bool) -> Self {
+impl Listener {
+    fn new(held: &Arc<HeldLock>, awaited: Awaited, needs_expiry_timer: bool) -> Self {
         Self {
             held: Arc::clone(held),
-            listener: None,
+            id: None,
+            awaited,
             needs_expiry_timer,
             timer: None,
         }
@@ -231,21 +265,43 @@ impl Loss {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.held.poll_lost(cx, &mut self.listener).is_ready() {
+            if self
+                .held
+                .poll_for(self.awaited, cx, &mut self.id)
+                .is_ready()
+            {
                 return Poll::Ready(());
             }
+            let needs_timer = self.needs_expiry_timer || self.awaited == Awaited::Risk;
             // The lease was extended after the timer was set: set the timer again.
-            if !self.needs_expiry_timer || self.set_timer(cx).is_pending() {
+            if !needs_timer || self.set_timer(cx).is_pending() {
                 return Poll::Pending;
             }
             self.timer = None;
         }
     }
 
+    /// Returns the next moment that no one else watches. A change of the lease that makes it come earlier wakes the
+    /// listener.
+    fn next_moment(&self) -> Option<Moment> {
+        let end = if self.needs_expiry_timer {
+            self.held.deadline().filter(|_| !self.held.is_released())
+        } else {
+            None
+        };
+        let risk = match self.awaited {
+            Awaited::Loss => None,
+            Awaited::Risk => self.held.at_risk_from(),
+        };
+        end.into_iter().chain(risk).min()
+    }
+
     fn set_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = self.held.deadline().filter(|_| !self.held.is_released());
-        let left = deadline.map(|deadline| deadline.since(Clock::Tokio.now()));
-        // A deadline beyond the range of the clock never comes.
+        // While the machine is suspended, tokio's timers stand still, and the manager's clock does not. Then it is the end
+        // of the renewal, which is overdue at once, that wakes the listener.
+        let now = self.held.clock.now();
+        let left = self.next_moment().map(|moment| moment.since(now));
+        // A moment beyond the range of the clock never comes.
         let at = left.and_then(|left| tokio::time::Instant::now().checked_add(left));
         let Some(at) = at else {
             self.timer = None;
@@ -254,16 +310,16 @@ impl Loss {
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-        if timer.deadline() < at {
+        if timer.deadline() != at {
             timer.as_mut().reset(at);
         }
         timer.as_mut().poll(cx)
     }
 }
 
-impl Drop for Loss {
+impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(id) = self.listener {
+        if let Some(id) = self.id {
             self.held.forget_listener(id);
         }
     }

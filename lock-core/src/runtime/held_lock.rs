@@ -1,10 +1,10 @@
 //! A held lock, shared by its guard, its watchers and the background worker.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 #[cfg(feature = "testing")]
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::error::LockError;
@@ -22,6 +22,11 @@ use lock_protocol::kind::Kind;
 use lock_protocol::lease::{Lease, LeaseAction, LeaseConfig, LeaseEnds};
 use lock_protocol::loss::LossReason;
 use lock_protocol::owner_id::OwnerId;
+
+mod listeners;
+
+use listeners::Listeners;
+pub(crate) use listeners::{Awaited, ListenerId};
 
 /// One held lock.
 #[derive(Debug)]
@@ -55,9 +60,8 @@ struct HeldState {
     loss: Option<LossReason>,
     /// An event has said that the release failed.
     release_failed: bool,
-    /// The wakers of tasks that wait for the loss. A map, since one lock may have thousands.
-    listeners: HashMap<u64, Waker>,
-    next_listener: u64,
+    /// The tasks that wait for the loss, or for the risk of one.
+    listeners: Listeners,
 }
 
 impl HeldState {
@@ -106,8 +110,7 @@ impl HeldLock {
                 lease,
                 loss: None,
                 release_failed: false,
-                listeners: HashMap::new(),
-                next_listener: 0,
+                listeners: Listeners::default(),
             }),
             place: Place::default(),
             #[cfg(feature = "testing")]
@@ -157,6 +160,16 @@ impl HeldLock {
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         self.state.lock().lease.next_deadline()
+    }
+
+    pub(crate) fn is_at_risk(&self) -> bool {
+        let state = self.state.lock();
+        state.lease.is_at_risk(self.clock.now())
+    }
+
+    /// Returns from when on the lock is at risk without another renewal.
+    pub(crate) fn at_risk_from(&self) -> Option<Moment> {
+        self.state.lock().lease.at_risk_from()
     }
 
     /// Returns whether messages about the releases of these keys concern this lock.
@@ -361,15 +374,23 @@ impl HeldLock {
         self.change(|lease, _| lease.release())
     }
 
-    /// Returns ready once the lock is lost. Never returns ready after a release.
-    pub(crate) fn poll_lost(&self, cx: &Context<'_>, listener: &mut Option<u64>) -> Poll<()> {
+    /// Returns ready once the lock is lost, or at risk if that is awaited too. Never returns ready after a release.
+    pub(crate) fn poll_for(
+        &self,
+        awaited: Awaited,
+        cx: &Context<'_>,
+        listener: &mut Option<ListenerId>,
+    ) -> Poll<()> {
+        let has_come = |lease: &Lease| {
+            let now = self.clock.now();
+            lease.is_lost(now) || (awaited == Awaited::Risk && lease.is_at_risk(now))
+        };
         {
             let state = self.state.lock();
-            if state.lease.is_lost(self.clock.now()) {
+            if has_come(&state.lease) {
                 return Poll::Ready(());
             }
-            let known = listener.and_then(|id| state.listeners.get(&id));
-            if known.is_some_and(|waker| waker.will_wake(cx.waker())) {
+            if state.listeners.has(*listener, cx.waker()) {
                 return Poll::Pending;
             }
         }
@@ -378,27 +399,23 @@ impl HeldLock {
         let replaced;
         {
             let mut state = self.state.lock();
-            // The lock may have been lost in between, after the listeners were woken.
-            if state.lease.is_lost(self.clock.now()) {
+            // It may have come in between, after the listeners were woken.
+            if has_come(&state.lease) {
                 return Poll::Ready(());
             }
-            let id = *listener.get_or_insert_with(|| {
-                state.next_listener += 1;
-                state.next_listener
-            });
             replaced = waker
                 .take()
-                .and_then(|waker| state.listeners.insert(id, waker));
+                .and_then(|waker| state.listeners.put(listener, awaited, waker));
         }
         drop(replaced);
         Poll::Pending
     }
 
-    pub(crate) fn forget_listener(&self, id: u64) {
+    pub(crate) fn forget_listener(&self, id: ListenerId) {
         if !self.process.is_current() {
             return;
         }
-        let removed = self.state.lock().listeners.remove(&id);
+        let removed = self.state.lock().listeners.remove(id);
         drop(removed);
     }
 
@@ -437,6 +454,9 @@ impl HeldLock {
             let now = self.clock.now();
             // A release hides that the lease had ended before it.
             let was_lost = state.lease.is_lost(now);
+            // Without a listener, nothing needs the risk.
+            let is_awaited = !state.listeners.is_empty();
+            let risk = is_awaited.then(|| state.lease.at_risk_from()).flatten();
             let result = change(&mut state.lease, now);
             let is_lost = state.lease.is_lost(now);
             let mut loss = None;
@@ -445,10 +465,16 @@ impl HeldLock {
                 let reason = reason.filter(|_| !was_lost).unwrap_or(own_end);
                 loss = state.lose(reason, &self.reporter);
             }
-            let woken = is_lost.then(|| std::mem::take(&mut state.listeners));
+            let woken = if is_lost {
+                state.listeners.take_all()
+            } else if is_awaited && is_earlier(state.lease.at_risk_from(), risk) {
+                state.listeners.take_of_risk()
+            } else {
+                Vec::new()
+            };
             (result, woken, loss)
         };
-        for waker in woken.into_iter().flat_map(HashMap::into_values) {
+        for waker in woken {
             self.reporter.wake(waker);
         }
         self.report_loss(loss);
@@ -468,6 +494,11 @@ impl HeldLock {
         });
         self.end_hold(HoldEnd::Lost);
     }
+}
+
+/// Returns whether a moment has become earlier, or has come into being.
+fn is_earlier(new: Option<Moment>, old: Option<Moment>) -> bool {
+    new.is_some_and(|new| old.is_none_or(|old| new < old))
 }
 
 #[cfg(test)]

@@ -223,3 +223,94 @@ fn renewal_never_goes_beyond_the_longest_hold() {
     let endless = Lease::endless(lease_config, at(100));
     assert!(endless.is_valid(at(2_599)) && endless.is_lost(at(2_600)));
 }
+
+#[test]
+fn lease_is_at_risk_when_its_renewal_is_overdue_until_one_is_confirmed() {
+    let mut lease = fresh();
+    // It counts 29,698 ms, and its renewal is due 10 s after its confirmation. A sixth more is after half of it.
+    let risk = 1_000 + 10_000 + 29_698 / 6;
+    assert!(!lease.is_at_risk(at(risk)));
+    assert!(lease.is_at_risk(at(risk + 1)) && lease.is_at_risk(at(30_697)));
+    assert_eq!(
+        lease.next_action(at(11_000)),
+        LeaseAction::Renew { before: at(30_698) }
+    );
+    assert!(
+        lease.is_at_risk(at(risk + 1)),
+        "a renewal on its way is overdue too"
+    );
+    lease.renewed(at(20_000), secs(30), at(20_005));
+    assert!(!lease.is_at_risk(at(20_005)), "the renewal succeeded");
+    assert!(!lease.is_at_risk(at(20_000 + 14_849)));
+    assert!(lease.is_at_risk(at(20_000 + 14_950)));
+}
+
+#[test]
+fn failed_renewal_is_a_risk_once_less_than_half_of_the_lease_is_left() {
+    let every = Renew::Every(Duration::from_millis(15_000));
+    let mut lease = Lease::confirmed(lease_config(30_000, every), at(1_000), secs(30));
+    let half = at(1_000 + 29_698 / 2);
+    lease.unanswered(at(11_050));
+    assert!(!lease.is_at_risk(at(11_050)), "most of the lease is left");
+    assert_eq!(lease.at_risk_from(), Some(half));
+    assert!(lease.is_at_risk(half));
+    // Without the failure, the reply of a renewal after 15 s would have a sixth of the lease.
+    lease.renewed(at(16_000), secs(30), at(16_010));
+    let overdue = 16_000 + 15_000 + 29_698 / 6;
+    assert!(!lease.is_at_risk(at(overdue)) && lease.is_at_risk(at(overdue + 1)));
+}
+
+#[test]
+fn lease_that_is_over_is_not_at_risk() {
+    let late = at(20_000);
+    assert!(fresh().is_at_risk(late));
+    for end in [Lease::refused as fn(&mut Lease), |lease| {
+        _ = lease.release()
+    }] {
+        let mut lease = fresh();
+        end(&mut lease);
+        assert!(!lease.is_at_risk(late));
+        assert_eq!(lease.at_risk_from(), None);
+    }
+    assert!(!fresh().is_at_risk(at(30_698)), "it has expired");
+}
+
+#[test]
+fn lease_that_no_renewal_could_extend_is_not_at_risk() {
+    let never = Lease::confirmed(lease_config(1_000, Renew::Never), at(0), secs(1));
+    assert!(!never.is_at_risk(at(900)));
+    assert!(!Lease::endless(lease_config(1_000, Renew::Auto), at(0)).is_at_risk(at(5_000)));
+
+    let lease_config = LeaseConfig {
+        max_hold: Some(Duration::from_millis(2_500)),
+        ..lease_config(1_000, Renew::Auto)
+    };
+    let mut lease = Lease::confirmed(lease_config, at(0), secs(1));
+    assert!(lease.is_at_risk(at(900)));
+    // Confirmed for the rest of the longest hold, and one millisecond less than that.
+    for (sent, remaining) in [(1_500, 1_000), (1_800, 700)] {
+        lease.renewed(at(sent), Duration::from_millis(remaining), at(sent));
+        lease.unanswered(at(sent + 500));
+        assert!(!lease.is_at_risk(at(2_450)));
+    }
+}
+
+#[test]
+fn handover_lease_is_at_risk_by_its_own_length() {
+    let handed_over = |renew| {
+        let config = lease_config(30_000, renew);
+        Lease::handed_over(config, at(0), HANDOVER_LEASE, at(1_978))
+    };
+    for renew in [Renew::Auto, Renew::Never] {
+        let lease = handed_over(renew);
+        // Due after a third of 2 s.
+        assert_eq!(
+            lease.at_risk_from(),
+            Some(
+                at(0)
+                    .plus(HANDOVER_LEASE / 3)
+                    .plus(Duration::from_millis(1_978) / 6)
+            )
+        );
+    }
+}

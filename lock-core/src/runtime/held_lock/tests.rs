@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+
 use super::*;
 use lock_protocol::cleanup::ReleaseSubject;
 use lock_protocol::dialect::Dialect;
@@ -122,4 +125,79 @@ fn renewal_that_comes_after_a_reader_saw_the_loss_does_not_renew() {
         assert!(renewing.join().unwrap().is_err());
     });
     assert!(held.is_lost());
+}
+
+/// Counts how often it wakes.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wakes {
+    fn take(&self) -> usize {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn failed() -> Result<RenewOutcome, LockError> {
+    Err(LockError::NoRuntime)
+}
+
+fn renewed(remaining: Duration) -> Result<RenewOutcome, LockError> {
+    Ok(RenewOutcome::Held {
+        token: None,
+        sent: Clock::System.now(),
+        remaining,
+    })
+}
+
+/// A failed renewal can bring the risk forward, so it wakes those that wait for the risk, and no other.
+#[test]
+fn failed_renewal_wakes_only_listeners_of_the_risk() {
+    let minute = Duration::from_secs(60);
+    let held = held_for(
+        LeaseConfig {
+            renew: Renew::Every(minute / 2),
+            ..lease_config(60_000)
+        },
+        minute,
+    );
+    let wakes = [Awaited::Loss, Awaited::Risk].map(|_| Arc::<Wakes>::default());
+    let mut ids = [None; 2];
+    let mut listen = || {
+        for (at, awaited) in [Awaited::Loss, Awaited::Risk].into_iter().enumerate() {
+            let waker = Waker::from(Arc::clone(&wakes[at]));
+            let mut cx = Context::from_waker(&waker);
+            assert!(held.poll_for(awaited, &mut cx, &mut ids[at]).is_pending());
+        }
+    };
+    let woken = || [wakes[0].take(), wakes[1].take()];
+    listen();
+    let overdue = held.at_risk_from();
+    let _failed = held.apply_renewal(failed());
+    assert!(held.at_risk_from() < overdue);
+    assert_eq!(woken(), [0, 1]);
+    listen();
+    let _failed = held.apply_renewal(failed());
+    assert_eq!(woken(), [0, 0], "the risk comes no earlier");
+    held.apply_renewal(renewed(minute)).unwrap();
+    assert_eq!(woken(), [0, 0], "the risk comes later");
+    let removed = RenewOutcome::NotOwner(LossReason::Removed);
+    let _lost = held.apply_renewal(Ok(removed));
+    assert_eq!(woken(), [1, 1]);
+}
+
+#[test]
+fn listener_that_is_dropped_leaves_no_waker() {
+    let held = held(60_000);
+    let waker = Waker::from(Arc::<Wakes>::default());
+    let mut id = None;
+    let mut cx = Context::from_waker(&waker);
+    assert!(held.poll_for(Awaited::Risk, &mut cx, &mut id).is_pending());
+    held.forget_listener(id.unwrap());
+    assert!(held.state.lock().listeners.is_empty());
 }

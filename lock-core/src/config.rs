@@ -12,7 +12,7 @@ use crate::error::{InvalidSetting, LockError};
 use lock_protocol::dialect::Dialect;
 use lock_protocol::key::MAX_PREFIX;
 use lock_protocol::poll_schedule::RETRY_INTERVAL;
-use lock_protocol::ttl::{DEFAULT_TTL, Ttl};
+use lock_protocol::ttl::{DEFAULT_TTL, MIN_TTL, Ttl};
 use lock_protocol::wire::{escaped, tidy, tidy_label};
 use lock_protocol::{duration_text, revocation};
 
@@ -66,6 +66,7 @@ pub(crate) struct Settings {
     pub(crate) prefix: Arc<str>,
     pub(crate) default_ttl: Duration,
     pub(crate) default_wait: Duration,
+    pub(crate) default_max_hold: Option<Duration>,
     pub(crate) command_timeout: Duration,
     pub(crate) shutdown_timeout: Duration,
     pub(crate) label: Arc<str>,
@@ -100,6 +101,8 @@ pub(crate) struct Settings {
 
 /// Long enough for a queue of short sections, and short enough for a user who waits for a reply.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+/// The name of the setting.
+pub(crate) const DEFAULT_MAX_HOLD: &str = "default_max_hold";
 /// A round trip takes one or two milliseconds. A server that needs a second is as good as down.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// No reply can arrive faster.
@@ -126,6 +129,7 @@ impl Default for Settings {
             prefix: "lock:".into(),
             default_ttl: DEFAULT_TTL,
             default_wait: DEFAULT_WAIT,
+            default_max_hold: None,
             command_timeout: COMMAND_TIMEOUT,
             shutdown_timeout: SHUTDOWN_TIMEOUT,
             label: default_label().into(),
@@ -179,6 +183,7 @@ impl Settings {
         dialect
             .check_ttl(ttl)
             .map_err(|reason| InvalidSetting::Dialect { dialect, reason })?;
+        self.check_default_max_hold()?;
         at_least("command_timeout", self.command_timeout, MIN_COMMAND_TIMEOUT)?;
         at_least("retry_interval", self.retry_interval, MIN_RETRY_INTERVAL)?;
         if !self.resolve_interval.is_zero() {
@@ -198,6 +203,22 @@ impl Settings {
         #[cfg(feature = "redis")]
         self.check_confirm()?;
         overrides::check(&self.overrides)
+    }
+
+    /// A lock without renewals ends with its ttl, so a bound that is no longer than that would bound nothing.
+    fn check_default_max_hold(&self) -> Result<(), LockError> {
+        match self.default_max_hold {
+            Some(longest) if longest <= MIN_TTL => {
+                let advice = "use more than 100 ms, the shortest ttl";
+                Err(invalid_default_max_hold(longest, advice).into())
+            }
+            Some(longest) if longest <= self.default_ttl => {
+                let ttl = self.default_ttl;
+                let advice = format!("use more than the `default_ttl` of {ttl:?}");
+                Err(invalid_default_max_hold(longest, &advice).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     #[cfg(feature = "redis")]
@@ -246,6 +267,14 @@ impl Settings {
             Handover::Immediate => Duration::ZERO,
             Handover::YieldToOthers => GRACE,
         }
+    }
+}
+
+pub(crate) fn invalid_default_max_hold(longest: Duration, advice: &str) -> InvalidSetting {
+    InvalidSetting::Manager {
+        setting: DEFAULT_MAX_HOLD,
+        value: format!("{longest:?}").into(),
+        advice: advice.into(),
     }
 }
 
@@ -317,7 +346,7 @@ mod tests {
     #[test]
     fn each_invalid_setting_is_refused() {
         type Change = fn(&mut Settings);
-        let cases: [(Change, &str); 9] = [
+        let cases: [(Change, &str); 10] = [
             (|c| c.prefix = "a{b".into(), "`prefix`"),
             (|c| c.prefix = "p".repeat(65).into(), "64 bytes"),
             (|c| c.default_ttl = Duration::from_millis(99), "100 ms"),
@@ -328,6 +357,10 @@ mod tests {
                     c.default_ttl = Duration::from_millis(1_500);
                 },
                 "whole seconds",
+            ),
+            (
+                |c| c.default_max_hold = Some(c.default_ttl),
+                "`default_max_hold` (`30s`): use more than the `default_ttl` of 30s",
             ),
             (|c| c.command_timeout = Duration::ZERO, "`command_timeout`"),
             (|c| c.retry_interval = Duration::ZERO, "`retry_interval`"),

@@ -188,6 +188,11 @@ impl<T: OneLock> LockRequest<T> {
     /// [override](crate::LockManager::set_overrides) of the `wait` replaces the ten minutes; after a wait of less than
     /// a second comes a pause.
     ///
+    /// # How long a term lasts
+    /// A term ends with its body, or with its lock. The manager's
+    /// [`default_max_hold`](crate::LockManagerBuilder::default_max_hold) does not apply, because a leader leads for as long
+    /// as it lives; a [`max_hold`](Self::max_hold) of the request does.
+    ///
     /// # Errors
     /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`](crate::error::InvalidSetting::Wait) when the request has
     ///   a [`wait`](Self::wait): a leader waits indefinitely. With

@@ -363,6 +363,31 @@ impl LockManagerBuilder {
         self
     }
 
+    /// Sets the [`max_hold`](LockRequest::max_hold) of requests that set none, so that no lock is held longer by a body that
+    /// hangs. A request, an [override](crate::config::Override) or the attribute may set a longer or a shorter one. Must be
+    /// longer than the [default ttl](Self::default_ttl). Defaults to no limit.
+    ///
+    /// Two kinds of requests have no such limit: those with [`Renew::Never`](crate::Renew::Never), which end with their ttl,
+    /// and those of [`lead`](LockRequest::lead), where a term may last for as long as the process. A request whose own ttl
+    /// is at least as long as this limit fails with [`InvalidSetting::Manager`]: it needs a `max_hold` of its own.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager, LossReason};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::builder().default_max_hold(Duration::from_secs(600)).in_memory()?;
+    /// let forgotten = locks.lock("order:42").acquire().await?;
+    /// forgotten.lost().await;
+    /// assert_eq!(forgotten.loss_reason(), Some(LossReason::MaxHold));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn default_max_hold(mut self, max_hold: Duration) -> Self {
+        self.settings.default_max_hold = Some(max_hold);
+        self
+    }
+
     /// Sets how long the manager waits for the reply to one command. At least 1 ms. Defaults to 1 s.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
@@ -533,8 +558,8 @@ impl LockManagerBuilder {
     ///   - [`InvalidSetting::Dialect`] when the default ttl, `confirm`, or the servers of the URL do not fit the
     ///     dialect.
     ///   - [`InvalidSetting::Manager`] when the prefix is too long or has a brace, when the label is empty or begins
-    ///     with `revoked by `, when the command timeout or the retry interval is too short, when `confirm` asks for
-    ///     nothing, doesn't fit the command timeout or is set for a quorum.
+    ///     with `revoked by `, when the command timeout or the retry interval is too short, when the default `max_hold` is
+    ///     not longer than the default ttl, when `confirm` asks for nothing, doesn't fit the command timeout or is set for a quorum.
     ///   - [`InvalidSetting::Override`] when an override has an invalid time.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime.
     ///

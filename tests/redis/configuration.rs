@@ -62,13 +62,14 @@ fn config_examples_parse() {
         .lines()
         .filter_map(|line| line.strip_prefix("export "));
     let variables: Vec<_> = lines.filter_map(|line| line.split_once('=')).collect();
-    assert_eq!(variables.len(), 8, "{block}");
+    assert_eq!(variables.len(), 9, "{block}");
     let of_env = &from_env(&variables, "config")["config"];
     // The environment has no overrides, dialect, handover and interval.
     let mut expected = ManagerConfig::default();
     (expected.url, expected.prefix) = (locks.url, locks.prefix);
     expected.default_ttl = locks.default_ttl;
     expected.default_wait = locks.default_wait;
+    expected.default_max_hold = locks.default_max_hold;
     expected.command_timeout = locks.command_timeout;
     expected.shutdown_timeout = locks.shutdown_timeout;
     (expected.label, expected.client_name) = (locks.label, locks.client_name);

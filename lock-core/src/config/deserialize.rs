@@ -62,6 +62,7 @@ deserialize_fields!(ManagerConfig, "the configuration of a lock manager", {
     prefix: String,
     default_ttl: DurationText,
     default_wait: DurationText,
+    default_max_hold: DurationText,
     command_timeout: DurationText,
     shutdown_timeout: DurationText,
     retry_interval: DurationText,

@@ -9,6 +9,7 @@ use super::{Settings, address_map, parse_duration};
 use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use crate::telemetry::{LockEvent, Reporter};
 use lock_protocol::nearest::nearest;
+use lock_protocol::ttl::MIN_TTL;
 use lock_protocol::wire::tidy;
 
 /// All variables of the library begin with this text.
@@ -37,6 +38,10 @@ pub(crate) const SETTINGS: [(&str, ReadVariable); 10] = [
     }),
     ("DISTRIBUTED_LOCK_DEFAULT_WAIT", |config, text| {
         config.default_wait = Some(parse_duration(&text)?);
+        Ok(())
+    }),
+    ("DISTRIBUTED_LOCK_DEFAULT_MAX_HOLD", |config, text| {
+        config.default_max_hold = Some(parse_duration(&text)?);
         Ok(())
     }),
     ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", |config, text| {
@@ -71,8 +76,9 @@ impl ManagerConfig {
     /// fields `None`.
     ///
     /// The variables are `DISTRIBUTED_LOCK_URL`, `DISTRIBUTED_LOCK_PREFIX`, `DISTRIBUTED_LOCK_DEFAULT_TTL`,
-    /// `DISTRIBUTED_LOCK_DEFAULT_WAIT`, `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`, `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`,
-    /// `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL`, `DISTRIBUTED_LOCK_CLIENT_NAME` and
+    /// `DISTRIBUTED_LOCK_DEFAULT_WAIT`, `DISTRIBUTED_LOCK_DEFAULT_MAX_HOLD`, `DISTRIBUTED_LOCK_COMMAND_TIMEOUT`,
+    /// `DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT`, `DISTRIBUTED_LOCK_ADDRESS_MAP`, `DISTRIBUTED_LOCK_LABEL`,
+    /// `DISTRIBUTED_LOCK_CLIENT_NAME` and
     /// `DISTRIBUTED_LOCK_LAZY`, which is `true` or `false`. Durations are written as in the attribute: `30s`. The address map is written `10.0.0.2:6379=localhost:7001`, with a comma
     /// between two pairs. Each other variable that begins with `DISTRIBUTED_LOCK_` is traced as a warning, once, with
     /// the name that it probably means.
@@ -94,6 +100,10 @@ impl ManagerConfig {
     /// Checks the settings by themselves, while it is known that they come from variables.
     fn check(&self) -> Result<(), LockError> {
         let mut settings = Settings::default();
+        // The program may set a shorter ttl in its code.
+        if self.default_ttl.is_none() {
+            settings.default_ttl = MIN_TTL;
+        }
         // The URL is checked when it is used.
         let _url = self.clone().apply(&mut settings);
         settings.check()
@@ -228,6 +238,7 @@ mod tests {
             ("DISTRIBUTED_LOCK_PREFIX", "shop:"),
             ("DISTRIBUTED_LOCK_DEFAULT_TTL", "10s"),
             ("DISTRIBUTED_LOCK_DEFAULT_WAIT", "0s"),
+            ("DISTRIBUTED_LOCK_DEFAULT_MAX_HOLD", "15m"),
             ("DISTRIBUTED_LOCK_COMMAND_TIMEOUT", "500ms"),
             ("DISTRIBUTED_LOCK_SHUTDOWN_TIMEOUT", "1m"),
             ("DISTRIBUTED_LOCK_ADDRESS_MAP", "10.0.0.2:6379=h:1,i=j"),
@@ -239,6 +250,7 @@ mod tests {
             prefix: Some("shop:".into()),
             default_ttl: Some(Duration::from_secs(10)),
             default_wait: Some(Duration::ZERO),
+            default_max_hold: Some(Duration::from_secs(15 * 60)),
             command_timeout: Some(Duration::from_millis(500)),
             shutdown_timeout: Some(Duration::from_secs(60)),
             address_map: [("10.0.0.2:6379", "h:1"), ("i", "j")]
@@ -267,6 +279,11 @@ mod tests {
         for (end, value, advice) in [
             ("DEFAULT_TTL", "50ms", "at least 100 ms and at most 24 h"),
             ("DEFAULT_TTL", "90000s", "at least 100 ms and at most 24 h"),
+            (
+                "DEFAULT_MAX_HOLD",
+                "100ms",
+                "more than 100 ms, the shortest ttl",
+            ),
             ("COMMAND_TIMEOUT", "0s", "at least 1 ms"),
             ("PREFIX", "{a}:", "use no braces"),
             ("ADDRESS_MAP", "h=i:1", "write two addresses"),
@@ -284,6 +301,21 @@ mod tests {
             assert!(error.starts_with(&start), "{error}");
             assert!(error.contains(advice), "{error}");
         }
+    }
+
+    #[test]
+    fn default_max_hold_is_compared_with_the_ttl_of_the_same_variables_only() {
+        let read = |variables: &[_]| read(variables).unwrap().check().map_err(name_variable);
+        let max_hold = ("DISTRIBUTED_LOCK_DEFAULT_MAX_HOLD", "20s");
+        assert!(
+            read(&[max_hold]).is_ok(),
+            "the program may set a shorter ttl"
+        );
+        let error = read(&[max_hold, ("DISTRIBUTED_LOCK_DEFAULT_TTL", "20s")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid setting `DISTRIBUTED_LOCK_DEFAULT_MAX_HOLD` (`20s`): use more than the `default_ttl` of 20s"
+        );
     }
 
     #[test]

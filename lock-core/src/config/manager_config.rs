@@ -44,6 +44,8 @@ pub struct ManagerConfig {
     pub default_ttl: Option<Duration>,
     /// See [`default_wait`](crate::LockManagerBuilder::default_wait).
     pub default_wait: Option<Duration>,
+    /// See [`default_max_hold`](crate::LockManagerBuilder::default_max_hold).
+    pub default_max_hold: Option<Duration>,
     /// See [`command_timeout`](crate::LockManagerBuilder::command_timeout).
     pub command_timeout: Option<Duration>,
     /// See [`shutdown_timeout`](crate::LockManagerBuilder::shutdown_timeout).
@@ -81,6 +83,7 @@ impl ManagerConfig {
             prefix,
             default_ttl,
             default_wait,
+            default_max_hold,
             command_timeout,
             shutdown_timeout,
             retry_interval,
@@ -97,6 +100,9 @@ impl ManagerConfig {
         set(&mut settings.prefix, prefix.map(Into::into));
         set(&mut settings.default_ttl, default_ttl);
         set(&mut settings.default_wait, default_wait);
+        if default_max_hold.is_some() {
+            settings.default_max_hold = default_max_hold;
+        }
         set(&mut settings.command_timeout, command_timeout);
         set(&mut settings.shutdown_timeout, shutdown_timeout);
         set(&mut settings.retry_interval, retry_interval);
@@ -131,6 +137,7 @@ impl fmt::Debug for ManagerConfig {
             .field("prefix", &self.prefix)
             .field("default_ttl", &self.default_ttl)
             .field("default_wait", &self.default_wait)
+            .field("default_max_hold", &self.default_max_hold)
             .field("command_timeout", &self.command_timeout)
             .field("shutdown_timeout", &self.shutdown_timeout)
             .field("retry_interval", &self.retry_interval)

@@ -291,7 +291,7 @@ pub enum InvalidOverrideReason {
     )]
     #[non_exhaustive]
     MaxHold {
-        /// The longest hold: the override's, or else the call's.
+        /// The longest hold: the override's, or else the call's or the manager's default.
         max_hold: Duration,
         /// The ttl: the override's, or else the call's or the shortest one.
         ttl: Duration,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::overrides::Override;
+use crate::config::{self, DEFAULT_MAX_HOLD};
 use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::Caller;
@@ -144,13 +145,16 @@ impl Settings {
         self.check_with(name, times).or_else(|error| {
             // A call that is invalid by itself gets its own error.
             self.check_with(name, self.times)?;
-            Err(match override_reason(&error, &of_call, times.ttl) {
-                None => error,
-                Some(reason) => LockError::Invalid(InvalidSetting::Override {
-                    template: template.into(),
-                    reason,
-                }),
-            })
+            let default_max_hold = self.inner.settings.default_max_hold;
+            Err(
+                match override_reason(&error, &of_call, times.ttl, default_max_hold) {
+                    None => error,
+                    Some(reason) => LockError::Invalid(InvalidSetting::Override {
+                        template: template.into(),
+                        reason,
+                    }),
+                },
+            )
         })
     }
 
@@ -186,6 +190,10 @@ impl Settings {
         {
             return Err(InvalidSetting::MaxHold { longest }.into());
         }
+        let max_hold = match max_hold {
+            Some(_) => max_hold,
+            None => self.default_max_hold(ttl)?,
+        };
         if let Some(shortest) = self.min_hold
             && shortest >= ttl.as_duration()
         {
@@ -203,6 +211,23 @@ impl Settings {
             lease_config,
             wait: times.wait.unwrap_or(self.inner.settings.default_wait),
         })
+    }
+
+    /// Returns the manager's `max_hold` for a request that has none. A lock that is not renewed ends with its ttl anyway,
+    /// and a leader is meant to hold its lock for as long as it lives.
+    fn default_max_hold(&self, ttl: Ttl) -> Result<Option<Duration>, InvalidSetting> {
+        let default = self.inner.settings.default_max_hold;
+        match default {
+            Some(_) if self.renew == Renew::Never || self.caller == Caller::Candidate => Ok(None),
+            Some(longest) if longest <= ttl.as_duration() => {
+                let ttl = ttl.as_duration();
+                let advice = format!(
+                    "the ttl {ttl:?} of this request is not shorter; set a `max_hold` on the request, or raise the setting"
+                );
+                Err(config::invalid_default_max_hold(longest, &advice))
+            }
+            default => Ok(default),
+        }
     }
 
     fn check_kind(&self) -> Result<(), LockError> {
@@ -255,6 +280,7 @@ fn override_reason(
     error: &LockError,
     times: &Override,
     ttl: Duration,
+    default_max_hold: Option<Duration>,
 ) -> Option<InvalidOverrideReason> {
     let LockError::Invalid(invalid) = error else {
         return None;
@@ -270,6 +296,13 @@ fn override_reason(
         InvalidSetting::MaxHold { .. } if times.max_hold.is_some() => {
             InvalidOverrideReason::NeverRenewed
         }
+        InvalidSetting::Manager {
+            setting: DEFAULT_MAX_HOLD,
+            ..
+        } => InvalidOverrideReason::MaxHold {
+            max_hold: default_max_hold?,
+            ttl,
+        },
         InvalidSetting::MinHold { shortest } => InvalidOverrideReason::MinHold {
             min_hold: shortest,
             ttl,
@@ -283,8 +316,10 @@ mod tests {
 
     use crate::config::Override;
     use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
+    use crate::lead::Term;
     use crate::manager::LockManager;
     use lock_protocol::key::LockName;
+    use lock_protocol::loss::LossReason;
     use lock_protocol::renew::Renew;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -365,5 +400,82 @@ mod tests {
             matches!(error, LockError::Invalid(InvalidSetting::Name { .. })),
             "{error}"
         );
+    }
+
+    const BOUND: Duration = Duration::from_secs(60);
+
+    fn bounded() -> LockManager {
+        let builder = LockManager::builder().default_max_hold(BOUND);
+        builder.in_memory().unwrap()
+    }
+
+    /// In memory, a lock is held until the end of its longest hold.
+    #[tokio::test(start_paused = true)]
+    async fn default_max_hold_bounds_requests_that_set_none() {
+        let locks = bounded();
+        let held = locks.lock("order:1").acquire().await.unwrap();
+        assert_eq!(held.remaining(), BOUND);
+        let set = locks.lock_all(["a", "b"]).acquire().await.unwrap();
+        assert!(set.guards().iter().all(|it| it.remaining() == BOUND));
+        held.lost().await;
+        assert_eq!(held.loss_reason(), Some(LossReason::MaxHold));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn own_max_hold_of_a_request_or_an_override_wins() {
+        let locks = bounded();
+        for own in [SECOND * 40, SECOND * 90] {
+            let held = locks.lock("order:1").max_hold(own).acquire().await.unwrap();
+            assert_eq!(held.remaining(), own);
+            held.release().await.unwrap();
+            let times = Override::new().max_hold(own);
+            locks.set_overrides([(TEMPLATE, times)]).unwrap();
+            let request = locks.lock(LockName::from("order:1").with_template(TEMPLATE));
+            let held = request.acquire().await.unwrap();
+            assert_eq!(held.remaining(), own);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn default_max_hold_does_not_concern_leaders_and_locks_without_renewal() {
+        let locks = bounded();
+        let request = locks.lock("order:1").renew(Renew::Never).ttl(BOUND * 2);
+        let held = request.acquire().await.unwrap();
+        held.lost().await;
+        assert_eq!(held.loss_reason(), Some(LossReason::Expired));
+        drop(held);
+        let leads = async |term: Term| {
+            tokio::time::sleep(BOUND * 2).await;
+            term.is_held()
+        };
+        assert!(locks.lock("order:1").lead(leads).await.unwrap());
+        let bounded = locks.lock("order:1").max_hold(SECOND * 40);
+        let left = bounded.lead(async |term| term.remaining()).await;
+        assert_eq!(left.unwrap(), SECOND * 40);
+    }
+
+    #[tokio::test]
+    async fn ttl_that_is_not_shorter_than_the_default_max_hold_is_refused() {
+        let locks = bounded();
+        let error = locks
+            .lock("order:1")
+            .ttl(BOUND)
+            .acquire()
+            .await
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid setting `default_max_hold` (`60s`): the ttl 60s of this request is not shorter; set a `max_hold` on \
+             the request, or raise the setting"
+        );
+        let own = locks.lock("order:1").ttl(BOUND).max_hold(BOUND * 2);
+        assert!(own.acquire().await.is_ok());
+
+        let times = Override::new().ttl(BOUND);
+        locks.set_overrides([(TEMPLATE, times)]).unwrap();
+        let request = locks.lock(LockName::from("order:1").with_template(TEMPLATE));
+        let reason = reason_of(request.acquire().await.unwrap_err());
+        let (max_hold, ttl) = (BOUND, BOUND);
+        assert_eq!(reason, InvalidOverrideReason::MaxHold { max_hold, ttl });
     }
 }

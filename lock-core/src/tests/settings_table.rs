@@ -79,6 +79,13 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
             shortest(|it, wait| it.default_wait = wait) + "; 0s means one attempt",
         ),
         (
+            "default_max_hold",
+            default
+                .default_max_hold
+                .map_or_else(|| "none".to_owned(), written),
+            "more than `default_ttl`".to_owned(),
+        ),
+        (
             "command_timeout",
             written(default.command_timeout),
             shortest(|it, timeout| it.command_timeout = timeout),

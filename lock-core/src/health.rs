@@ -40,6 +40,9 @@ pub struct Health {
     pub last_reply: Option<Duration>,
     /// The number of locks whose guards exist.
     pub held: usize,
+    /// The age of the oldest lock that is held. The locks of [leaders](crate::LockRequest::lead) don't count. `None` if no
+    /// lock is held. Each call of [`LockManager::health`] looks at all held locks for it.
+    pub oldest_held: Option<Duration>,
     /// The number of calls that are acquiring a lock, or wait for it.
     pub waiting: usize,
     /// The number of releases and cancels that are not done yet. It includes releases that the server
@@ -95,6 +98,7 @@ impl LockManager {
                 polling: None,
                 last_reply: None,
                 held: 0,
+                oldest_held: None,
                 waiting: 0,
                 cleanups_open: 0,
                 is_worker_alive: false,
@@ -114,6 +118,7 @@ impl LockManager {
             },
             last_reply: status.last_reply,
             held: inner.activity.held(),
+            oldest_held: inner.oldest_held(),
             waiting: inner.activity.acquiring(),
             cleanups_open: inner.cleanups_open(),
             is_worker_alive: inner.is_worker_alive(),

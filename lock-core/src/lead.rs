@@ -71,6 +71,7 @@ pub struct Term {
 
 impl Term {
     fn new(guard: &LockGuard, inner: &Arc<ManagerInner>) -> Self {
+        guard.held().set_of_leader();
         Self {
             watch: guard.watch(),
             held: Arc::clone(guard.held()),

@@ -124,7 +124,8 @@ impl Faults {
     /// [`BackendErrorKind::Unreachable`] until [`up`](Self::up).
     ///
     /// An acquire waits for a connection, at most for its wait. An acquire that does not wait fails
-    /// after the command timeout. Renewals fail too, so a held lock expires when the outage is longer than its ttl.
+    /// after the command timeout. Renewals fail too, so a held lock is [at risk](crate::LockGuard::is_at_risk) when
+    /// half of its ttl has passed, and expires when the outage is longer than its ttl.
     pub fn down(&self) {
         self.store.down();
         self.update_renewals();

@@ -7,6 +7,7 @@
 //!
 //! # One turn
 //!
+//! 0. Write the ages of the oldest locks, now and then, if a recorder wants them ([`oldest`]).
 //! 1. Take the leases that are due ([`deadlines`](crate::runtime::deadlines)), and begin their renewals.
 //! 2. Send releases and cancels, in few and small batches ([`cleanup`]). Second, so that renewals don't wait for them.
 //! 3. Sleep until the next deadline, or until someone wakes the thread.
@@ -19,6 +20,7 @@
 //! A panic on the thread does not stop the work: the worker counts it, and repeats what was in progress. Whatever was
 //! taken to be worked on is in a value whose drop puts it back: [`Taken`], and `InFlight` of the cleanup.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +43,10 @@ use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::lease::LeaseAction;
 
 mod cleanup;
+mod oldest;
 
 use cleanup::CleanupRunner;
+use oldest::OldestHeld;
 
 /// The leases in one pipeline: enough to make the round trip cheap, few enough not to delay the
 /// commands behind it.
@@ -188,6 +192,11 @@ impl BackgroundWorker {
         self.state.cleanup.open() + self.state.cleanup.given_up()
     }
 
+    /// Returns the age of the oldest held lock of each template.
+    pub(crate) fn oldest(&self, now: Moment) -> BTreeMap<&'static str, Duration> {
+        self.state.deadlines.oldest(now)
+    }
+
     /// Returns whether the thread runs.
     pub(crate) fn is_alive(&self) -> bool {
         !self.thread.is_finished()
@@ -231,8 +240,10 @@ async fn run_worker(state: &Arc<WorkerState>) {
     let _listener = ListenTask(tokio::spawn(listen(Arc::clone(state))));
     let clock = state.context.store.clock();
     let timer = Timer::new(clock);
+    let mut oldest = OldestHeld::default();
     loop {
         let now = clock.now();
+        oldest.write(state, now);
         renew_due(state, state.deadlines.take_due(now), now);
         state.cleanup.dispatch(now);
         let idle = state.cleanup.open() == 0;
@@ -240,10 +251,15 @@ async fn run_worker(state: &Arc<WorkerState>) {
             let limit = state.context.command_timeout;
             let drained = state.context.store.drained();
             let _ended_or_expires = tokio::time::timeout(limit, drained).await;
+            oldest.clear(state);
             break;
         }
         let woken = state.context.wake.notified();
-        let wakeups = [state.deadlines.next(), state.cleanup.next_at()];
+        let wakeups = [
+            state.deadlines.next(),
+            state.cleanup.next_at(),
+            oldest.next_at(),
+        ];
         match wakeups.into_iter().flatten().min() {
             None => woken.await,
             Some(at) => tokio::select! {

@@ -72,6 +72,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -196,6 +197,19 @@ impl Deadlines {
             NOT_PLANNED => None,
             nanos => Some(Moment::from_nanos(nanos)),
         }
+    }
+
+    /// Returns the age of the oldest lock of each template. Those that the worker has taken are left out.
+    pub(super) fn oldest(&self, now: Moment) -> BTreeMap<&'static str, Duration> {
+        let mut ages = BTreeMap::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let unscheduled = shard.unscheduled.iter().flatten().map(|(_, held)| held);
+            for held in unscheduled.chain(shard.scheduled.values()) {
+                held.add_age(now, &mut ages);
+            }
+        }
+        ages
     }
 
     fn shard(&self, held: &HeldLock) -> &Mutex<Shard> {

@@ -1,8 +1,7 @@
 //! A held lock, shared by its guard, its watchers and the background worker.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-#[cfg(feature = "testing")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -47,6 +46,8 @@ pub(crate) struct HeldLock {
     state: Mutex<HeldState>,
     /// Where the background worker has it.
     pub(super) place: Place,
+    /// Whether it is the lock of a leader, which holds it for as long as it lives.
+    is_of_leader: AtomicBool,
     /// Whether a task renews it, in place of the background worker.
     #[cfg(feature = "testing")]
     has_task: AtomicBool,
@@ -113,6 +114,7 @@ impl HeldLock {
                 listeners: Listeners::default(),
             }),
             place: Place::default(),
+            is_of_leader: AtomicBool::new(false),
             #[cfg(feature = "testing")]
             has_task: AtomicBool::new(false),
         }
@@ -170,6 +172,20 @@ impl HeldLock {
     /// Returns from when on the lock is at risk without another renewal.
     pub(crate) fn at_risk_from(&self) -> Option<Moment> {
         self.state.lock().lease.at_risk_from()
+    }
+
+    /// Notes that a leader has the lock. Its age says nothing.
+    pub(crate) fn set_of_leader(&self) {
+        self.is_of_leader.store(true, Ordering::Relaxed);
+    }
+
+    /// Raises the age of the oldest lock of this template to that of this lock.
+    pub(crate) fn add_age(&self, now: Moment, ages: &mut BTreeMap<&'static str, Duration>) {
+        if self.is_of_leader.load(Ordering::Relaxed) {
+            return;
+        }
+        let oldest = ages.entry(self.reporter.id(&self.key).name()).or_default();
+        *oldest = now.since(self.since).max(*oldest);
     }
 
     /// Returns whether messages about the releases of these keys concern this lock.

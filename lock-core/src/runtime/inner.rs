@@ -1,5 +1,6 @@
 //! The state that a manager shares with its requests and guards.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -353,6 +354,21 @@ impl ManagerInner {
     /// their leases last.
     pub(crate) fn cleanups_open(&self) -> usize {
         self.worker.as_ref().map_or(0, BackgroundWorker::open)
+    }
+
+    /// Returns the age of the oldest held lock.
+    pub(crate) fn oldest_held(&self) -> Option<Duration> {
+        let now = self.clock().now();
+        let ages = if let Some(worker) = &self.worker {
+            worker.oldest(now)
+        } else {
+            let mut ages = BTreeMap::new();
+            for held in self.tracked.held() {
+                held.add_age(now, &mut ages);
+            }
+            ages
+        };
+        ages.into_values().max()
     }
 
     pub(crate) fn is_worker_alive(&self) -> bool {

@@ -8,11 +8,11 @@ mod record;
 #[cfg(feature = "metrics")]
 use self::record::change_cleanups_open;
 #[cfg(feature = "metrics")]
-pub(crate) use self::record::{GaugeUnit, describe, is_recorded, write};
+pub(crate) use self::record::{GaugeUnit, describe, is_recorded, write, write_oldest};
 #[cfg(not(feature = "metrics"))]
 use self::without::change_cleanups_open;
 #[cfg(not(feature = "metrics"))]
-pub(crate) use self::without::{GaugeUnit, describe, is_recorded, write};
+pub(crate) use self::without::{GaugeUnit, describe, is_recorded, write, write_oldest};
 
 /// Buckets for `distributed_lock.acquire.duration` in seconds: those that OpenTelemetry advises for durations, and
 /// 2.5 and 30. Half of the default wait of 5 s is a bucket, because an alert compares the wait with it.
@@ -33,6 +33,8 @@ pub enum MetricKind {
     Histogram,
     /// A number that goes up and down.
     Gauge,
+    /// A number of seconds that goes up and down.
+    Seconds,
     /// A number that only grows.
     Counter,
 }
@@ -44,6 +46,7 @@ impl MetricKind {
         match self {
             Self::Histogram => "histogram, s",
             Self::Gauge => "gauge",
+            Self::Seconds => "gauge, s",
             Self::Counter => "counter",
         }
     }
@@ -74,6 +77,8 @@ pub(crate) const ACQUIRE_DURATION: &str = "distributed_lock.acquire.duration";
 /// The time from a grant to the release or the loss.
 pub(crate) const HOLD_DURATION: &str = "distributed_lock.hold.duration";
 pub(crate) const HELD: &str = "distributed_lock.held";
+/// How long the oldest lock has been held.
+pub(crate) const HELD_OLDEST: &str = "distributed_lock.held.oldest";
 pub(crate) const WAITING: &str = "distributed_lock.waiting";
 const LOSSES: &str = "distributed_lock.losses";
 const KIND_MISMATCHES: &str = "distributed_lock.kind_mismatches";
@@ -105,6 +110,12 @@ pub const METRICS: &[MetricInfo] = &[
         kind: MetricKind::Gauge,
         labels: &[NAME, "kind"],
         description: "Locks that guards of this process hold.",
+    },
+    MetricInfo {
+        name: HELD_OLDEST,
+        kind: MetricKind::Seconds,
+        labels: &[NAME],
+        description: "The age of the oldest lock that a guard of this process holds on a server.",
     },
     MetricInfo {
         name: WAITING,
@@ -201,6 +212,9 @@ impl OpenCleanups {
 /// The functions of a build without the feature `metrics`. They do nothing.
 #[cfg(not(feature = "metrics"))]
 mod without {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
     use crate::telemetry::{LockEvent, LockId};
 
     pub(crate) const fn is_recorded() -> bool {
@@ -210,6 +224,8 @@ mod without {
     pub(crate) const fn describe() {}
 
     pub(crate) const fn write(_event: &LockEvent<'_>) {}
+
+    pub(crate) fn write_oldest(_manager: usize, _ages: &BTreeMap<&'static str, Duration>) {}
 
     /// There is no unit.
     #[derive(Debug)]

@@ -247,7 +247,7 @@ fn lease_is_at_risk_when_its_renewal_is_overdue_until_one_is_confirmed() {
 
 #[test]
 fn failed_renewal_is_a_risk_once_less_than_half_of_the_lease_is_left() {
-    let every = Renew::Every(Duration::from_millis(15_000));
+    let every = Renew::Every(secs(15));
     let mut lease = Lease::confirmed(lease_config(30_000, every), at(1_000), secs(30));
     let half = at(1_000 + 29_698 / 2);
     lease.unanswered(at(11_050));
@@ -264,11 +264,10 @@ fn failed_renewal_is_a_risk_once_less_than_half_of_the_lease_is_left() {
 fn lease_that_is_over_is_not_at_risk() {
     let late = at(20_000);
     assert!(fresh().is_at_risk(late));
-    for end in [Lease::refused as fn(&mut Lease), |lease| {
-        _ = lease.release()
-    }] {
-        let mut lease = fresh();
-        end(&mut lease);
+    let (mut refused, mut released) = (fresh(), fresh());
+    refused.refused();
+    released.release();
+    for lease in [refused, released] {
         assert!(!lease.is_at_risk(late));
         assert_eq!(lease.at_risk_from(), None);
     }

@@ -35,6 +35,8 @@ async fn renewed(proof: &mut Proof, server: &RedisServer) {
     proof
         .metric("distributed_lock.command.duration", &[("command", "renew")])
         .await;
+    let named = ("distributed_lock.name", TEMPLATE);
+    proof.metric("distributed_lock.held.oldest", &[named]).await;
     // A renewal begins after a third of the ttl, and is late after a half.
     proxy.delay_round_trip(ms(180));
     proof.event("lock.renewal_late", "WARN").await;

@@ -143,18 +143,6 @@ impl Wake for Wakes {
     }
 }
 
-fn failed() -> Result<RenewOutcome, LockError> {
-    Err(LockError::NoRuntime)
-}
-
-fn renewed(remaining: Duration) -> Result<RenewOutcome, LockError> {
-    Ok(RenewOutcome::Held {
-        token: None,
-        sent: Clock::System.now(),
-        remaining,
-    })
-}
-
 /// A failed renewal can bring the risk forward, so it wakes those that wait for the risk, and no other.
 #[test]
 fn failed_renewal_wakes_only_listeners_of_the_risk() {
@@ -170,25 +158,30 @@ fn failed_renewal_wakes_only_listeners_of_the_risk() {
     let mut ids = [None; 2];
     let mut listen = || {
         for (at, awaited) in [Awaited::Loss, Awaited::Risk].into_iter().enumerate() {
-            let waker = Waker::from(Arc::clone(&wakes[at]));
-            let mut cx = Context::from_waker(&waker);
-            assert!(held.poll_for(awaited, &mut cx, &mut ids[at]).is_pending());
+            let task = Waker::from(Arc::clone(&wakes[at]));
+            let cx = Context::from_waker(&task);
+            assert!(held.poll_for(awaited, &cx, &mut ids[at]).is_pending());
         }
     };
-    let woken = || [wakes[0].take(), wakes[1].take()];
+    let woken_since = || [wakes[0].take(), wakes[1].take()];
     listen();
     let overdue = held.at_risk_from();
-    let _failed = held.apply_renewal(failed());
+    let _failed = held.apply_renewal(Err(LockError::NoRuntime));
     assert!(held.at_risk_from() < overdue);
-    assert_eq!(woken(), [0, 1]);
+    assert_eq!(woken_since(), [0, 1]);
     listen();
-    let _failed = held.apply_renewal(failed());
-    assert_eq!(woken(), [0, 0], "the risk comes no earlier");
-    held.apply_renewal(renewed(minute)).unwrap();
-    assert_eq!(woken(), [0, 0], "the risk comes later");
+    let _failed = held.apply_renewal(Err(LockError::NoRuntime));
+    assert_eq!(woken_since(), [0, 0], "the risk comes no earlier");
+    let renewal = RenewOutcome::Held {
+        token: None,
+        sent: Clock::System.now(),
+        remaining: minute,
+    };
+    held.apply_renewal(Ok(renewal)).unwrap();
+    assert_eq!(woken_since(), [0, 0], "the risk comes later");
     let removed = RenewOutcome::NotOwner(LossReason::Removed);
     let _lost = held.apply_renewal(Ok(removed));
-    assert_eq!(woken(), [1, 1]);
+    assert_eq!(woken_since(), [1, 1]);
 }
 
 #[test]
@@ -196,8 +189,8 @@ fn listener_that_is_dropped_leaves_no_waker() {
     let held = held(60_000);
     let waker = Waker::from(Arc::<Wakes>::default());
     let mut id = None;
-    let mut cx = Context::from_waker(&waker);
-    assert!(held.poll_for(Awaited::Risk, &mut cx, &mut id).is_pending());
+    let cx = Context::from_waker(&waker);
+    assert!(held.poll_for(Awaited::Risk, &cx, &mut id).is_pending());
     held.forget_listener(id.unwrap());
     assert!(held.state.lock().listeners.is_empty());
 }

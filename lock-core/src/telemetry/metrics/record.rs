@@ -1,15 +1,17 @@
 //! Events as metrics of the `metrics` facade.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 
 use super::{
-    ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HOLD_DURATION,
-    KIND_MISMATCHES, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS, OBSERVER_PANICS, RECONNECTS,
-    RENEWALS, REVOCATIONS, ROLE, SERVER,
+    ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HELD_OLDEST,
+    HOLD_DURATION, KIND_MISMATCHES, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS,
+    OBSERVER_PANICS, RECONNECTS, RENEWALS, REVOCATIONS, ROLE, SERVER,
 };
 use crate::error::LockError;
+use crate::sync::PerProcess;
 use crate::telemetry::trace::TARGET;
 use crate::telemetry::{AcquireEnd, LockEvent, LockId};
 
@@ -40,6 +42,7 @@ pub(crate) fn describe() {
                 MetricKind::Histogram => {
                     recorder.describe_histogram(name, Some(Unit::Seconds), text);
                 }
+                MetricKind::Seconds => recorder.describe_gauge(name, Some(Unit::Seconds), text),
                 MetricKind::Gauge => recorder.describe_gauge(name, Some(Unit::Count), text),
                 MetricKind::Counter => recorder.describe_counter(name, Some(Unit::Count), text),
             }
@@ -208,4 +211,74 @@ impl GaugeUnit {
 /// Changes the number of open cleanups.
 pub(crate) fn change_cleanups_open(by: f64) {
     change(CLEANUPS_OPEN, Vec::new(), by);
+}
+
+/// The age of the oldest lock, by its name and its manager. Managers of one process share the gauge of a name.
+static OLDEST: PerProcess<BTreeMap<(&'static str, usize), Duration>> =
+    PerProcess::new(BTreeMap::new());
+
+/// Writes the age of a manager's oldest lock of each name, and zero for a name of which it has no lock any more.
+pub(crate) fn write_oldest(manager: usize, ages: &BTreeMap<&'static str, Duration>) {
+    let mut changed: Vec<_> = {
+        let mut all = OLDEST.lock();
+        let own = all.keys().filter(|(_, of)| *of == manager);
+        let before: Vec<_> = own.map(|(name, _)| *name).collect();
+        all.retain(|(_, of), _| *of != manager);
+        all.extend(ages.iter().map(|(name, age)| ((*name, manager), *age)));
+        let names = before.into_iter().chain(ages.keys().copied());
+        names.map(|name| (name, Duration::MAX)).collect()
+    };
+    // A recorder is foreign code, so it runs outside of the mutex. Two managers may write in the other order than they
+    // looked, so each looks again after it has written.
+    loop {
+        {
+            let all = OLDEST.lock();
+            let oldest = |name| {
+                let of_name = all.range((name, 0)..=(name, usize::MAX));
+                of_name.map(|(_, age)| *age).max().unwrap_or_default()
+            };
+            changed.retain_mut(|(name, written)| {
+                let oldest = oldest(*name);
+                std::mem::replace(written, oldest) != oldest
+            });
+        }
+        if changed.is_empty() {
+            return;
+        }
+        for (name, age) in &changed {
+            let key = Key::from_parts(HELD_OLDEST, vec![label(NAME, name)]);
+            with_recorder(|recorder| recorder.register_gauge(&key, &METADATA))
+                .set(age.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    /// The managers are numbers that no other test has.
+    #[test]
+    fn managers_of_one_process_share_the_gauge_of_the_oldest_lock() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let page = recorder.handle();
+        let write = |manager, seconds: &[u64]| {
+            let ages = seconds
+                .iter()
+                .map(|age| ("shared", Duration::from_secs(*age)));
+            metrics::with_local_recorder(&recorder, || write_oldest(manager, &ages.collect()));
+            let page = page.render();
+            let shown = page.lines().find(|line| line.contains("\"shared\""));
+            shown.map(|line| line.rsplit(' ').next().unwrap().to_owned())
+        };
+        assert_eq!(write(1, &[]), None);
+        assert_eq!(write(1, &[7]).as_deref(), Some("7"));
+        assert_eq!(write(2, &[3]).as_deref(), Some("7"), "the older one stays");
+        assert_eq!(write(1, &[]).as_deref(), Some("3"), "it has ended");
+        assert_eq!(write(2, &[4]).as_deref(), Some("4"));
+        assert_eq!(write(2, &[]).as_deref(), Some("0"));
+        assert!(OLDEST.lock().keys().all(|(name, _)| *name != "shared"));
+    }
 }

@@ -20,7 +20,7 @@ mod run;
 mod usage;
 
 #[cfg(unix)]
-pub(crate) use run::{ExecArgs, OnContended, RunArgs};
+pub(crate) use run::{ExecArgs, OnContended, RunArgs, WarnSignal};
 pub(crate) use usage::explain;
 
 const ABOUT: &str = "Runs commands under a distributed lock on Redis, shows and frees locks, and \

@@ -25,9 +25,11 @@ pub(crate) mod guard_process;
 mod processes;
 mod signals;
 mod ticket;
+mod warning;
 
 use child::{Child, Ended};
 use signals::{Event, Signals};
+use warning::Warnings;
 
 /// The longest default of `--kill-after`.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -292,6 +294,7 @@ impl Job<'_> {
                 .detail(&format!("acquired the lock `{name}` (token {token})"));
         }
         let mut lost = std::pin::pin!(guard.lost());
+        let mut warnings = Warnings::new(&guard, self.args.warn_signal);
         let ended = loop {
             tokio::select! {
                 biased;
@@ -307,6 +310,15 @@ impl Job<'_> {
                     Event::Signal(signal) => child.forward(signal),
                 },
                 () = &mut lost => break None,
+                signal = warnings.next() => {
+                    child.forward(signal.as_signal());
+                    self.output.note(&format!(
+                        "warning: {} was not renewed in time, and is lost in {} unless that succeeds; sent {} to the command",
+                        self.what_is_lost(),
+                        human(guard.remaining()),
+                        signal.name(),
+                    ));
+                }
             }
         };
         let Some(ended) = ended else {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use lock_core::Kind;
+use rustix::process::Signal;
 
 use crate::duration;
 
@@ -12,7 +13,8 @@ use crate::duration;
 ///
 /// The lock is renewed while the command runs, and released when it exits. When the lock is lost, the
 /// command gets SIGTERM, and SIGKILL after `--kill-after`. So two commands overlap at most from the end of
-/// the lease until then; a resource that checks LOCKCTL_FENCING_TOKEN refuses a late writer.
+/// the lease until then; a resource that checks LOCKCTL_FENCING_TOKEN refuses a late writer. With --warn-signal, the
+/// command gets a signal while there is still time to stop by itself.
 ///
 /// The lock is exclusive, unless --read or --permits is given. All jobs with one name should give the same
 /// number of permits. With several --name, the command runs when it has all of the locks.
@@ -96,6 +98,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) kill_after: Option<Duration>,
 
+    /// The signal that the command gets while there is time to stop at a safe point: when less than half of the ttl is
+    /// left, and the lock could not be renewed. Once more each time that this happens again. By default, it gets none
+    #[arg(long, value_enum, ignore_case = true, value_name = "SIGNAL")]
+    pub(crate) warn_signal: Option<WarnSignal>,
+
     /// The text that others see as the holder. Defaults to the host name and the process id
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
@@ -119,6 +126,39 @@ impl RunArgs {
             },
             (None, true) => Kind::Read,
             (None, false) => Kind::Exclusive,
+        }
+    }
+}
+
+/// The signals that reach a command also on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WarnSignal {
+    #[value(name = "USR1", alias = "SIGUSR1")]
+    Usr1,
+    #[value(name = "USR2", alias = "SIGUSR2")]
+    Usr2,
+    #[value(name = "HUP", alias = "SIGHUP")]
+    Hup,
+    #[value(name = "TERM", alias = "SIGTERM")]
+    Term,
+}
+
+impl WarnSignal {
+    pub(crate) fn as_signal(self) -> Signal {
+        match self {
+            Self::Usr1 => Signal::USR1,
+            Self::Usr2 => Signal::USR2,
+            Self::Hup => Signal::HUP,
+            Self::Term => Signal::TERM,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Usr1 => "SIGUSR1",
+            Self::Usr2 => "SIGUSR2",
+            Self::Hup => "SIGHUP",
+            Self::Term => "SIGTERM",
         }
     }
 }

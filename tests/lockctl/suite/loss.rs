@@ -289,3 +289,78 @@ fn min_hold_keeps_the_name_locked() {
     assert!(exists(&server, KEY));
     assert_eq!(Lockctl::on(&server, &flags).run().code, Some(75));
 }
+
+/// A command that says how often it was warned. It never sleeps, so that the signals don't merge into one.
+const WARNED: &str =
+    "n=0; trap 'n=$((n+1)); echo warned $n' USR1; echo child $$; while :; do :; done";
+
+#[test]
+fn command_is_warned_each_time_the_lock_is_at_risk() {
+    let server = RedisServer::start();
+    let start = [
+        "run",
+        "--name",
+        NAME,
+        "--ttl",
+        "3s",
+        "--warn-signal",
+        "usr1",
+    ];
+    let command = ["--kill-after", "200ms", "--", "sh", "-c", WARNED];
+    let running = Lockctl::on(&server, &[&start[..], &command].concat()).start();
+    running.line("child ");
+    for time in ["1", "2"] {
+        let stopped = Instant::now();
+        server.stop();
+        running.line(&format!("warned {time}"));
+        assert!(
+            stopped.elapsed() < Duration::from_millis(2_800),
+            "it is lost"
+        );
+        server.cont();
+        // A renewal has succeeded when the lease has more than half of its ttl again.
+        let renewed = Duration::from_millis(2_200);
+        eventually(SOON, || time_to_expiry(&server, KEY) > renewed);
+        // The look comes 100 ms later at most.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    server.stop();
+    running.line("warned 3");
+    let outcome = running.wait();
+    server.cont();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    let warning = "warning: the lock `job` was not renewed in time, and is lost in 1.";
+    assert_eq!(outcome.stderr.matches(warning).count(), 3, "{outcome:?}");
+    let sent = "unless that succeeds; sent SIGUSR1 to the command";
+    assert_eq!(outcome.stderr.matches(sent).count(), 3, "{outcome:?}");
+}
+
+#[test]
+fn removed_lock_is_lost_without_a_warning() {
+    let server = RedisServer::start();
+    let running = start(
+        &server,
+        &["--warn-signal", "SIGUSR1", "--kill-after", "200ms"],
+        WARNED,
+    );
+    running.line("child ");
+    server.cli(&["DEL", KEY]);
+    let outcome = running.wait();
+    assert_eq!(outcome.code, Some(79), "{outcome:?}");
+    assert!(!outcome.stdout.contains("warned"), "{outcome:?}");
+}
+
+#[test]
+fn warn_signal_is_one_that_reaches_the_command() {
+    let server = RedisServer::start();
+    let outcome = Lockctl::on(
+        &server,
+        &["run", "--name", NAME, "--warn-signal", "KILL", "--", "true"],
+    )
+    .run();
+    assert_eq!(outcome.code, Some(64), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("USR1, USR2, HUP, TERM"),
+        "{outcome:?}"
+    );
+}

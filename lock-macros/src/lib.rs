@@ -52,7 +52,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `wait` | how long to wait while another holder has the lock: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the declared lock's `wait`; else the manager's `default_wait`, 5 s, or with `on_contended = skip` one attempt |
 /// | `outage_wait` | how long to wait for a server that can't be reached, in addition to `wait`: `"10m"`, or `dynamic(expression)` | none: an outage is a part of `wait` |
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
-/// | `max_hold` | the longest time for which the lock is held and renewed | no limit |
+/// | `max_hold` | the longest time for which the lock is held and renewed | the manager's `default_max_hold`, which is no limit |
 /// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |
 /// | `mode` | `read`, so that readers hold the lock together; `write` or `exclusive` | `exclusive` |
 /// | `permits` | how many callers hold the lock together: 1 to 10,000 | none: one caller |

@@ -13,6 +13,7 @@ mod orders;
 mod otel;
 mod quickstart;
 mod rights;
+mod safe_point;
 mod service;
 mod typed;
 mod web_service;

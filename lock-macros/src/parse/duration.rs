@@ -146,8 +146,11 @@ fn word_for_no_duration(value: &Expr, option: DurationOption) -> Option<String> 
         DurationOption::Wait if is_default => "leave it out for the manager's `default_wait`",
         DurationOption::Wait if is_none => "write `wait = \"0s\"`, which tries once",
         DurationOption::Wait if is_endless => "write a long duration, such as `wait = \"24h\"`",
-        DurationOption::MaxHold if is_default || is_none || is_endless => {
-            "leave it out for no limit"
+        DurationOption::MaxHold if is_default => {
+            "leave it out for the manager's `default_max_hold`"
+        }
+        DurationOption::MaxHold if is_none || is_endless => {
+            "leave it out; there is no limit, unless the manager has a `default_max_hold`"
         }
         DurationOption::MinHold if is_default || is_none => "leave it out",
         _ => return None,
@@ -278,12 +281,12 @@ mod tests {
             (
                 parse_quote!(never),
                 DurationOption::MaxHold,
-                "leave it out for no limit",
+                "leave it out; there is no limit, unless the manager has a `default_max_hold`",
             ),
             (
                 parse_quote!("none"),
                 DurationOption::MaxHold,
-                "leave it out for no limit",
+                "leave it out; there is no limit, unless the manager has a `default_max_hold`",
             ),
             (parse_quote!(false), DurationOption::MinHold, "leave it out"),
         ] {

@@ -34,6 +34,7 @@ mod probe;
 mod queue;
 mod readiness;
 mod rights;
+mod risk;
 mod scripts;
 mod sets;
 mod stats;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lock_core::{LockError, LockGuard, Renew};
 use test_support::Stopwatch;
 use test_support::fixtures::AT_ONCE;
-use tests::shut_down;
+use tests::{poll_once, shut_down};
 
 use super::subject::{NAME, Subject, WAIT, granted_at_once, within};
 
@@ -100,6 +100,28 @@ pub(crate) async fn loss_is_reported_in_every_way(s: &Subject) {
     next.release().await.unwrap();
     let error = held.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
+}
+
+/// `at_risk` warns of a loss that a renewal could still prevent, and reports any other loss at once.
+pub(crate) async fn lock_without_renewal_is_lost_and_never_at_risk(s: &Subject) {
+    let renewed = s.first.lock("renewed").acquire().await.unwrap();
+    let mut at_risk = renewed.at_risk();
+    assert!(poll_once(&mut at_risk).await.is_pending());
+    assert!(!renewed.is_at_risk() && !renewed.watch().is_at_risk());
+    renewed.release().await.unwrap();
+    assert!(poll_once(&mut at_risk).await.is_pending());
+
+    let ttl = s.ttl();
+    let held = acquire_without_renewal(s).await;
+    let warned = tokio::spawn(held.watch().at_risk());
+    while !held.is_lost() {
+        let is_warned = held.is_at_risk() || warned.is_finished();
+        // The lock may have been lost after the question.
+        assert!(!is_warned || held.is_lost());
+        tokio::time::sleep(ttl / 20).await;
+    }
+    assert!(!held.is_at_risk());
+    within(AT_ONCE, warned).await.unwrap();
 }
 
 /// The body does not continue without the lock.

@@ -57,6 +57,7 @@ macro_rules! all_contracts {
             renew_extends_the_lease
             guard_is_renewed_beyond_its_ttl
             loss_is_reported_in_every_way
+            lock_without_renewal_is_lost_and_never_at_risk
             body_is_dropped_when_the_lock_is_lost
             max_hold_ends_the_lock
             lost_guard_does_not_release_the_next_holder

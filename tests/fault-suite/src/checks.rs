@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lock_core::dialect::Capabilities;
 use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
-use losses::losses_without_a_cause;
+use losses::{losses_without_a_cause, losses_without_a_warning};
 use observers::older_tokens;
 use presence::{half_written_pairs, strangers};
 use sums::wrong_sums;
@@ -47,7 +47,8 @@ pub enum Check {
     /// The fenced counter equals the number of its accepted updates. In dialects without tokens
     /// nothing fences it.
     Counter,
-    /// Each loss is reported within 250 ms after the deadline, and each loss has a cause.
+    /// Each loss is reported within 250 ms after the deadline, each loss has a cause, and a lock that expires was at risk
+    /// before.
     Loss,
     /// No waiter waited longer than the poll cap while the lock was free.
     Idle,
@@ -265,6 +266,7 @@ pub fn check(history: &History) -> Vec<Violation> {
         found.extend(Writers::of(history, &holds).lost_updates());
     }
     found.extend(losses_without_a_cause(history, &holds));
+    found.extend(losses_without_a_warning(history));
     found.extend(idle_waiters(history, &holds));
     found.extend(hung_processes(history));
     found.extend(survivors(history));

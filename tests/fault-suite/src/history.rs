@@ -25,6 +25,9 @@ pub const WAITS: &str = "waits";
 /// The beginning of the note of an acquisition that resumes a ticket; the ticket's token follows.
 pub const RESUMES: &str = "resumes ";
 
+/// The note about a lock that expired although its holder had just seen that it was not at risk.
+pub const UNWARNED: &str = "expired without having been at risk";
+
 /// Whether the guarantees hold while a fault is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Assumption {

@@ -1,9 +1,9 @@
-//! Losses that have no cause.
+//! Losses that have no cause, or that came without a warning.
 
-use lock_testing::{HeldLock, Nanos, nanos};
+use lock_testing::{Event, HeldLock, Nanos, nanos};
 
 use super::{Check, RECOVERY, Violation};
-use crate::history::{Fault, History, LONGEST_TTL};
+use crate::history::{Fault, History, LONGEST_TTL, UNWARNED};
 
 pub(super) fn losses_without_a_cause(history: &History, holds: &[HeldLock]) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -17,6 +17,17 @@ pub(super) fn losses_without_a_cause(history: &History, holds: &[HeldLock]) -> V
         }
     }
     found
+}
+
+/// Locks that expired while their holder could see that, and that were not at risk before.
+pub(super) fn losses_without_a_warning(history: &History) -> Vec<Violation> {
+    let unwarned = |event: &&Event| event.note.as_deref() == Some(UNWARNED);
+    let events = history.events.iter().filter(unwarned);
+    let violation = |event: &Event| {
+        let text = format!("acquisition {} {UNWARNED}", event.acquisition);
+        Violation::new(Check::Loss, &event.key, event.at, event.at, &text)
+    };
+    events.map(violation).collect()
 }
 
 /// Returns whether a held lock was lost without a cause. The process ran, the server answered, and

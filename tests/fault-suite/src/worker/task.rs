@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lock_core::dialect::Dialect;
-use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch, LossSignal};
+use lock_core::{LockError, LockGuard, LockManager, LockRequest, LockWatch};
 use lock_testing::{AcquisitionRecord as Log, Call, Kind, Recorder, nanos};
 use test_support::Random;
 use tokio::task::JoinHandle;
 
-use super::record::PendingHold;
+use super::record::{LastSafe, PendingHold};
 use super::section::Section;
 use super::ticket::Tickets;
 use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
@@ -273,7 +273,9 @@ impl Task {
             token,
             part: 0,
         };
-        let _looks = AbortOnDrop(tokio::spawn(record_renewals(log.clone(), held.clone())));
+        let safe = Arc::<LastSafe>::default();
+        let looks = record_renewals(log.clone(), held.clone(), Arc::clone(&safe));
+        let _looks = AbortOnDrop(tokio::spawn(looks));
         let mut work = pin!(steps_of(
             &mut self.resource,
             self.section,
@@ -289,7 +291,8 @@ impl Task {
             return End::Done;
         }
         // In a separate task, which only the notification of the loss wakes up.
-        let mut heard = AbortOnDrop(tokio::spawn(record_loss(log.clone(), held.lost())));
+        let loss = record_loss(log.clone(), held.clone(), safe);
+        let mut heard = AbortOnDrop(tokio::spawn(loss));
         let is_lost = tokio::select! {
             biased;
             _ = &mut heard.0 => true,
@@ -368,17 +371,19 @@ impl Drop for AbortOnDrop {
 }
 
 /// Records a loss. A lock that is lost before the end of its lease is valid no longer.
-pub(super) async fn record_loss(log: Log, lost: LossSignal) {
-    lost.await;
+pub(super) async fn record_loss(log: Log, held: LockWatch, safe: Arc<LastSafe>) {
+    held.lost().await;
+    safe.on_loss(&log, &held);
     let mut event = log.event(Call::Lost, Kind::Ok);
     event.valid_until = Some(event.at.into());
     log.write(event);
 }
 
-pub(super) async fn record_renewals(log: Log, held: LockWatch) {
+pub(super) async fn record_renewals(log: Log, held: LockWatch, safe: Arc<LastSafe>) {
     loop {
         tokio::time::sleep(RECORD_EVERY).await;
         log.lease(&held);
+        safe.look(&log, &held);
     }
 }
 

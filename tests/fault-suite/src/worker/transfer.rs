@@ -1,12 +1,13 @@
 //! Transfers between two accounts, under a set of two locks.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{LockSet, LockWatch};
 use lock_testing::{AcquisitionRecord as Log, Call, Kind, nanos};
 
-use super::record::PendingHold;
+use super::record::{LastSafe, PendingHold};
 use super::task::{AbortOnDrop, Task, drop_somewhere, record_loss, record_renewals};
 use super::{SHORT_KEYS, Stop, TTL};
 use crate::leftovers::PREFIX;
@@ -111,8 +112,11 @@ async fn under_set(
     let mut open = Vec::new();
     for (log, held) in logs.iter().zip(held) {
         log.granted(held);
-        let renewals = AbortOnDrop(tokio::spawn(record_renewals(log.clone(), held.clone())));
-        let lost = AbortOnDrop(tokio::spawn(record_loss(log.clone(), held.lost())));
+        let safe = Arc::<LastSafe>::default();
+        let renewals = record_renewals(log.clone(), held.clone(), Arc::clone(&safe));
+        let renewals = AbortOnDrop(tokio::spawn(renewals));
+        let lost = record_loss(log.clone(), held.clone(), safe);
+        let lost = AbortOnDrop(tokio::spawn(lost));
         // The record of the drop comes first.
         let lost_at_end = LostAtEnd { log, held };
         open.push((PendingHold::new(log, held), renewals, lost, lost_at_end));

@@ -1,7 +1,7 @@
 //! Losses of held locks.
 
 use fault_suite::checks::Check;
-use fault_suite::history::Assumption;
+use fault_suite::history::{Assumption, UNWARNED};
 use lock_testing::{Call, Kind};
 
 use super::record::{Held, RecordBuilder, first, ms};
@@ -112,5 +112,13 @@ fn held_lock_after_its_loss_is_found() {
         ..first()
     });
     record.step(350, 1, Call::Acquire, Kind::Seen).valid_until = Some(ms(1_100).into());
+    record.breaks_inside(Check::Loss);
+}
+
+#[test]
+fn expiry_without_a_warning_is_found() {
+    let mut record = RecordBuilder::new();
+    record.hold(&first());
+    record.step(1_000, 1, Call::Renew, Kind::Seen).note = Some(UNWARNED.into());
     record.breaks_inside(Check::Loss);
 }

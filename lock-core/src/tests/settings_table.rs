@@ -54,13 +54,13 @@ fn variable_of(field: &str) -> Option<String> {
 #[expect(clippy::too_many_lines, reason = "one row for each setting")]
 fn guide_has_all_settings_with_their_defaults_and_ranges() {
     let default = Settings::default();
-    let shown = format!("{:?} {:?}", default.dialect, default.handover);
-    assert_eq!(shown, "Native Immediate");
+    let shown = (default.dialect, default.handover);
+    assert_eq!(format!("{shown:?}"), "(Native, Immediate)");
     let rows = [
         (
             "url",
-            "none".to_owned(),
-            "see [URLs](crate::guide::redis#urls)".to_owned(),
+            "none".into(),
+            "see [URLs](crate::guide::redis#urls)".into(),
         ),
         (
             "prefix",
@@ -79,7 +79,7 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
         ),
         (
             "default_max_hold",
-            default.default_max_hold.map_or("none".to_owned(), written),
+            default.default_max_hold.map_or("none".into(), written),
             "more than `default_ttl`".to_owned(),
         ),
         (
@@ -140,19 +140,15 @@ fn guide_has_all_settings_with_their_defaults_and_ranges() {
             default.lazy.to_string(),
             "true, false".to_owned(),
         ),
-        (
-            "overrides",
-            "none".to_owned(),
-            "see [overrides](#overrides)".to_owned(),
-        ),
+        ("overrides", "none".into(), "see [overrides](#overrides)".into()),
     ];
     assert_eq!(rows.each_ref().map(|(field, ..)| *field)[..], fields());
     let row = |(field, default, range): &(&str, String, String)| {
         let variable = variable_of(field).map_or_else(String::new, |it| format!(" `{it}`"));
         format!("| `{field}` |{variable} | {default} | {range} |\n")
     };
-    let table = "| Setting | Variable | Default | Range |\n|---|---|---|---|\n".to_owned()
-        + &rows.iter().map(row).collect::<String>();
+    let head = "| Setting | Variable | Default | Range |\n|---|---|---|---|\n";
+    let table = format!("{head}{}", rows.each_ref().map(row).concat());
     assert!(
         include_str!("../../docs/configuration.md").contains(&table),
         "docs/configuration.md has an outdated table; replace it with:\n\n{table}"

@@ -153,7 +153,7 @@ impl LockGuard {
     /// ```
     /// # use lock_core::error::BackendErrorKind;
     /// # use lock_core::{LockError, LockManager};
-    /// # use lock_core::testing::{Command, in_memory_with_faults};
+    /// # use lock_testing::{Command, in_memory_with_faults};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), LockError> {

@@ -227,7 +227,7 @@ impl<L, M> Held<L, M> {
     /// # struct OrderLock(u64);
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), LockError> {
-    /// # let (locks, faults) = lock_core::testing::in_memory_with_faults(LockManager::builder())?;
+    /// # let (locks, faults) = lock_testing::in_memory_with_faults(LockManager::builder())?;
     /// let order = locks.hold(OrderLock(7)).acquire().await?;
     /// # let outage = || faults.down();
     /// outage();

@@ -212,7 +212,7 @@ impl LockSet {
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), LockError> {
-    /// # let (locks, faults) = lock_core::testing::in_memory_with_faults(LockManager::builder())?;
+    /// # let (locks, faults) = lock_testing::in_memory_with_faults(LockManager::builder())?;
     /// let both = locks.lock_all(["account:7", "account:3"]).acquire().await?;
     /// # let outage = || faults.down();
     /// outage();

@@ -286,11 +286,12 @@ fn lease_that_no_renewal_could_extend_is_not_at_risk() {
     };
     let mut lease = Lease::confirmed(lease_config, at(0), secs(1));
     assert!(lease.is_at_risk(at(900)));
+    lease.renewed(at(900), secs(1), at(900));
     // Confirmed for the rest of the longest hold, and one millisecond less than that.
     for (sent, remaining) in [(1_500, 1_000), (1_800, 700)] {
         lease.renewed(at(sent), Duration::from_millis(remaining), at(sent));
         lease.unanswered(at(sent + 500));
-        assert!(!lease.is_at_risk(at(2_450)));
+        assert!(lease.is_valid(at(2_450)) && !lease.is_at_risk(at(2_450)));
     }
 }
 

@@ -163,7 +163,8 @@ impl Admin {
     /// third of its ttl later, and with [`Renew::Every`](crate::Renew::Every) at most half): its lock is lost, and
     /// [`loss_reason`](crate::LockGuard::loss_reason) returns the operator and the reason. A holder
     /// that does not renew learns of it when its lease ends. The waiters get the lock when the old
-    /// lease ends. [`free_at_once`](ForceRelease::free_at_once) frees the key at once. Readers, and holders of permits,
+    /// lease ends. [`free_at_once`](ForceRelease::free_at_once) frees the key at once, and a name that is
+    /// [done](LockStatus::Done) for its period is free at once in any case. Readers, and holders of permits,
     /// all lose the lock.
     ///
     /// ```

@@ -38,7 +38,9 @@ pub use lock_protocol::ticket::InvalidTicket;
 
 pub use self::backend::{BackendError, BackendErrorKind};
 pub(crate) use self::holder::{Holder, HolderState, without_tag};
-pub use self::invalid::{InvalidOverrideReason, InvalidSetting, InvalidTicketReason};
+pub use self::invalid::{
+    InvalidOncePerReason, InvalidOverrideReason, InvalidSetting, InvalidTicketReason,
+};
 #[doc(no_inline)]
 pub use self::lock_error::LockError;
 pub use self::shutdown::ShutdownIncomplete;

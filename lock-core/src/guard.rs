@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{InvalidSetting, LockError};
+use crate::error::{InvalidOncePerReason, InvalidSetting, LockError};
 use crate::runtime::acquired::Acquired;
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::reentrancy::BodyScope;
@@ -260,7 +260,7 @@ impl LockGuard {
     /// - [`LockError::Lost`] when the lock was no longer held.
     /// - [`LockError::ForeignKey`] when another client uses the key `{<name>}:h`, in which the readers are.
     /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`] for a lock that is not exclusive, that has a
-    ///   [`min_hold`](crate::LockRequest::min_hold), or that is in a dialect or at a quorum of servers, where only
+    ///   [`min_hold`](crate::LockRequest::min_hold) or a [`once_per`](crate::LockRequest::once_per), or that is in a dialect or at a quorum of servers, where only
     ///   exclusive locks exist.
     /// - [`LockError::Backend`] when the server did not confirm the change.
     /// - [`LockError::ShuttingDown`], [`LockError::NoRuntime`] and [`LockError::Forked`] as for an acquire.
@@ -342,6 +342,37 @@ impl LockGuard {
         let outcome = self.acquired.send_release().await;
         self.finish_release(outcome)
     }
+
+    /// Releases the lock as [`release`](Self::release) does, and says that the work has succeeded: the name stays taken
+    /// for the rest of the request's [`once_per`](crate::LockRequest::once_per). Without this call nothing stays taken.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let report = || locks.lock("report").once_per(Duration::from_secs(3600));
+    /// // The work fails, so another caller may try at once.
+    /// report().acquire().await?.release().await?;
+    /// // It succeeds.
+    /// report().acquire().await?.complete().await?;
+    /// assert!(report().try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`release`](Self::release). After [`LockError::Lost`] the name isn't taken; after another error, the call goes
+    /// on in the background, until the lease has ended. [`LockError::Invalid`] with
+    /// [`InvalidSetting::OncePer`] when the request has no `once_per`; the lock is released in the background then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future completes in the background.
+    pub async fn complete(self) -> Result<(), LockError> {
+        self.mark_completed()?;
+        self.release().await
+    }
 }
 
 impl LockGuard {
@@ -361,6 +392,15 @@ impl LockGuard {
 
     pub(crate) fn held(&self) -> &Arc<HeldLock> {
         &self.acquired.held
+    }
+
+    /// Lets each release from now on say that the work has succeeded.
+    fn mark_completed(&self) -> Result<(), LockError> {
+        if self.acquired.complete() {
+            Ok(())
+        } else {
+            Err(InvalidOncePerReason::Missing.into())
+        }
     }
 }
 
@@ -448,6 +488,20 @@ pub(crate) trait Holding {
     fn set_min_hold(&mut self, min_hold: Duration) {
         for guard in self.guards_mut() {
             guard.acquired.set_min_hold(min_hold);
+        }
+    }
+
+    /// Lets the names stay taken for this period since the grant, once [`complete`](Self::complete) was called.
+    fn set_once_per(&mut self, period: Duration) {
+        for guard in self.guards_mut() {
+            guard.acquired.set_once_per(period);
+        }
+    }
+
+    /// Lets each release from now on say that the work has succeeded. Without a period, does nothing.
+    fn complete(&self) {
+        for guard in self.guards() {
+            guard.acquired.complete();
         }
     }
 

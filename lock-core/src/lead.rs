@@ -198,7 +198,8 @@ impl<T: OneLock> LockRequest<T> {
     /// - [`LockError::Invalid`] with [`InvalidSetting::Wait`](crate::error::InvalidSetting::Wait) when the request has
     ///   a [`wait`](Self::wait): a leader waits indefinitely. With
     ///   [`InvalidSetting::OutageWait`](crate::error::InvalidSetting::OutageWait) when it has an
-    ///   [`outage_wait`](Self::outage_wait).
+    ///   [`outage_wait`](Self::outage_wait), and with
+    ///   [`InvalidSetting::OncePer`](crate::error::InvalidSetting::OncePer) when it has a [`once_per`](Self::once_per).
     /// - [`LockError::Invalid`] with [`InvalidSetting::Kind`](crate::error::InvalidSetting::Kind) for a
     ///   [read](Self::read) lock, which all callers would have at once.
     /// - [`LockError::ShuttingDown`] when the manager is closed or shuts down. A shutdown also ends the term. A body

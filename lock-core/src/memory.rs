@@ -244,6 +244,7 @@ impl MemoryStore {
                 floor_us,
                 grace_ms,
                 min_hold_ms: release_request.min_hold_ms(now),
+                done_ms: release_request.keep.done_ms(),
                 lead_us: 0,
                 label: &release_request.label,
                 kind: release_request.kind,
@@ -303,6 +304,7 @@ impl MemoryStore {
         needs_worker: false,
         shared_kinds: true,
         has_queue: true,
+        keeps_periods: true,
         confirms_grants: false,
         dialects: Dialects::Some {
             has: |dialect| dialect.capabilities().works_in_memory(),

@@ -102,6 +102,21 @@ pub(crate) async fn run<H: Holding, T>(
     Ok(out)
 }
 
+/// As [`run`], and says that the work has succeeded if the result is `Ok`.
+pub(crate) async fn run_once<H: Holding, T, E>(
+    held: H,
+    body: impl AsyncFnOnce(&H) -> Result<T, E>,
+) -> Result<Result<T, E>, LockError> {
+    let completing = async |held: &H| {
+        let out = body(held).await;
+        if out.is_ok() {
+            held.complete();
+        }
+        out
+    };
+    run(held, completing).await
+}
+
 /// As [`run`], and drops the body when `end` completes first. Returns `None` then. A body that has ended keeps its
 /// result, even if `end` completes during the release.
 pub(crate) async fn run_until<H: Holding, T>(

@@ -130,6 +130,8 @@ pub(crate) struct StoreTraits {
     pub(crate) shared_kinds: bool,
     /// Waiters stand in a queue.
     pub(crate) has_queue: bool,
+    /// A key may say for a period that the work is done, and still says it after each failure of this store's servers.
+    pub(crate) keeps_periods: bool,
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
@@ -156,6 +158,7 @@ impl StoreTraits {
         needs_worker: true,
         shared_kinds: true,
         has_queue: true,
+        keeps_periods: true,
         confirms_grants: false,
         dialects: Dialects::All,
         longest_ttl: None,

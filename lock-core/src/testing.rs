@@ -14,7 +14,7 @@ use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::store::Store;
 use lock_protocol::acquisition::{AcquireOutcome, RenewOutcome, SentAcquires};
-use lock_protocol::cleanup::{ReleaseRequest, ReleaseSubject};
+use lock_protocol::cleanup::{Keep, ReleaseRequest, ReleaseSubject};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::Kind;
 use lock_protocol::lease::{LeaseAction, LeaseConfig};
@@ -302,7 +302,7 @@ impl Faults {
             entries: Vec::new(),
             origin: None,
             unconfirmed: None,
-            min_hold_until: None,
+            keep: Keep::Nothing,
             subject: ReleaseSubject::Guard,
             kind,
             label,

@@ -352,6 +352,33 @@ impl<L, M> Held<L, M> {
     pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
     }
+
+    /// Releases the lock, and says that the work has succeeded, as [`LockGuard::complete`] does.
+    ///
+    /// ```
+    /// # use lock_core::{Lock, LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[derive(Lock)]
+    /// # #[lock(name = "order:{0}")]
+    /// # struct OrderLock(u64);
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = || locks.hold(OrderLock(7)).once_per(Duration::from_secs(3600));
+    /// request().acquire().await?.complete().await?;
+    /// assert!(request().try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockGuard::complete`].
+    ///
+    /// # Cancel safety
+    /// As [`LockGuard::complete`].
+    pub async fn complete(self) -> Result<(), LockError> {
+        self.guard.complete().await
+    }
 }
 
 impl<L> Held<L, Write> {

@@ -185,6 +185,7 @@ fn section(args: &Args, function: &Function) -> TokenStream {
     let krate = args.krate.at(site);
     let [acquire, body_name] = ["acquire", "body"].map(|name| local(name, site));
     let run = |map_outcome: TokenStream| {
+        let map_outcome = completing(args, function, map_outcome);
         quote_spanned! {site=>
             #krate::macro_support::#run(
                 &#slot,
@@ -214,6 +215,24 @@ fn section(args: &Args, function: &Function) -> TokenStream {
                 }
             }
         }
+    }
+}
+
+/// Lets the result of a function with `once_per` say whether it has succeeded. The method that the closure calls is
+/// chosen by the type of the result.
+fn completing(args: &Args, function: &Function, map_outcome: TokenStream) -> TokenStream {
+    if args.timing.once_per.is_none() || function.output.is_never() {
+        return map_outcome;
+    }
+    let site = function.output.site();
+    let krate = args.krate.at(site);
+    let [output, value] = ["output", "value"].map(|name| local(name, site));
+    quote_spanned! {site=>
+        #krate::macro_support::completing(
+            #output,
+            #map_outcome,
+            |#value| #krate::macro_support::Success(#value).has_succeeded(),
+        )
     }
 }
 

@@ -54,6 +54,7 @@ use crate::parse::function::{FnItem, Function};
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
 /// | `max_hold` | the longest time for which the lock is held and renewed | the manager's `default_max_hold`, which is no limit |
 /// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |
+/// | `once_per` | after a success, the name stays taken until this time since the start is over | none |
 /// | `mode` | `read`, so that readers hold the lock together; `write` or `exclusive` | `exclusive` |
 /// | `permits` | how many callers hold the lock together: 1 to 10,000 | none: one caller |
 /// | `weight` | how many of the permits one call takes: 1 to 256 | 1 |

@@ -31,12 +31,44 @@ pub struct ReleaseRequest {
     /// Copies of the acquire that may still take effect. Only a reply that rules them out confirms the
     /// release.
     pub unconfirmed: Option<Unconfirmed>,
-    /// The key stays locked until this moment.
-    pub min_hold_until: Option<Moment>,
+    pub keep: Keep,
     pub subject: ReleaseSubject,
     pub kind: Kind,
     /// The label of the acquire. A member of a shared lock has it in its text.
     pub label: Arc<str>,
+}
+
+/// What a release leaves in the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// Nothing: the key is free, or the next waiter's.
+    #[default]
+    Nothing,
+    /// A lock without an owner until this moment: a `min_hold`.
+    Until(Moment),
+    /// Nothing, unless the work succeeds. Then the request becomes [`Done`](Self::Done).
+    OncePer { period_ms: u64 },
+    /// The work has succeeded: the key says so for this long since it was granted.
+    Done { period_ms: u64 },
+}
+
+impl Keep {
+    /// Returns what a release leaves after the work has succeeded.
+    #[must_use]
+    pub fn after_success(self) -> Self {
+        match self {
+            Self::OncePer { period_ms } => Self::Done { period_ms },
+            other => other,
+        }
+    }
+
+    /// Returns the period for which the work is done; 0 if it isn't.
+    pub fn done_ms(self) -> u64 {
+        match self {
+            Self::Done { period_ms } => period_ms,
+            Self::Nothing | Self::Until(_) | Self::OncePer { .. } => 0,
+        }
+    }
 }
 
 /// What a release ends.
@@ -137,10 +169,12 @@ impl ReleaseRequest {
         self.remainder(outcome, now) == Remainder::Nothing
     }
 
-    /// Returns for how long the key stays locked, if the release is sent now.
+    /// Returns for how long a `min_hold` keeps the key locked, if the release is sent now.
     pub fn min_hold_ms(&self, now: Moment) -> u64 {
-        self.min_hold_until
-            .map_or(0, |until| whole_millis(until.since(now)))
+        match self.keep {
+            Keep::Until(until) => whole_millis(until.since(now)),
+            Keep::Nothing | Keep::OncePer { .. } | Keep::Done { .. } => 0,
+        }
     }
 
     /// Returns whether the release, if it keeps the key locked for this long, only frees an exclusive lock: it removes
@@ -149,6 +183,7 @@ impl ReleaseRequest {
         self.entries.is_empty()
             && self.unconfirmed.is_none()
             && min_hold_ms == 0
+            && self.keep.done_ms() == 0
             && !self.kind.is_shared()
     }
 

@@ -447,6 +447,9 @@ pub enum InvalidDialectReason {
          Sentinels or in a cluster, or no `max_queue`"
     )]
     NoQueue,
+    /// The value of the key cannot say that the work is done, as `once_per` needs it.
+    #[error("`once_per` works with native locks only; use `Dialect::Native`, or no `once_per`")]
+    OncePer,
     /// The expiry is in whole seconds, and the ttl is not.
     #[error("its expiry counts in seconds; use a ttl of whole seconds")]
     WholeSeconds,

@@ -224,6 +224,11 @@ pub enum InvalidKindReason {
     /// `min_hold` was given for a read lock.
     #[error("`min_hold` cannot be combined with a read lock; use an exclusive lock or permits")]
     MinHold,
+    /// `once_per` was given for a read lock or for permits.
+    #[error(
+        "`once_per` needs an exclusive lock: with others, several callers would do the work at once"
+    )]
+    OncePer,
     /// A set has too many names.
     #[error("a set has at most 64 names; lock a name that stands for all of them")]
     TooManyNames,
@@ -234,7 +239,9 @@ pub enum InvalidKindReason {
     #[error("any number of readers would lead at once; use an exclusive lock, or permits")]
     Leader,
     /// The guard cannot become a read lock.
-    #[error("only an exclusive lock without `min_hold` can be downgraded to a read lock")]
+    #[error(
+        "only an exclusive lock without `min_hold` and `once_per` can be downgraded to a read lock"
+    )]
     Downgrade,
 }
 

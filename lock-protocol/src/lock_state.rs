@@ -35,7 +35,7 @@ use self::queue::{Arrival, NextOwner, QueueScan};
 const COUNTER_LIFE_MS: u64 = 300_000;
 /// The queue outlives the lock, and the last poll, by the longest silence of a waiter.
 const QUEUE_LIFE_MS: u64 = 600_000;
-/// Other clients write keys that expire in a million years. No native lock lives longer than this.
+/// Other clients write keys that expire in a million years. No native lock that has waiters lives longer than this.
 const LONGEST_HOLDER_MS: u64 = 86_400_000;
 /// The most entries that one call scans, so that it does not block the server. The caller repeats
 /// the call when there are more.
@@ -189,6 +189,9 @@ impl LockState {
             };
             return (reply, Vec::new());
         }
+        if self.is_done() {
+            return self.leave_done_key(command, env);
+        }
         if command.entry.is_none() && !self.may_admit(command.kind) {
             let holder = self.observed_holder(command.kind, 0, now_ms);
             return (AcquireReply::Busy { holder }, Vec::new());
@@ -232,6 +235,23 @@ impl LockState {
         }
         let rank = self.record_poll(entry, &holder, now_ms);
         (AcquireReply::Queued { rank, holder }, notifications)
+    }
+
+    /// Refuses a caller for whom there is nothing to do in this period. It leaves the queue, so that the waiter behind
+    /// it learns it next.
+    fn leave_done_key(
+        &mut self,
+        command: &AcquireCommand<'_>,
+        env: &Env<'_>,
+    ) -> (AcquireReply, Vec<WireNotification>) {
+        let mut scan = QueueScan::default();
+        if let Some(entry) = command.entry {
+            let has_left = self.leave_queue(std::slice::from_ref(entry));
+            scan.head_changed = self.leave_queue(command.earlier) || has_left;
+        }
+        let holder = self.observed_holder(command.kind, 0, env.now_ms());
+        let notifications = self.notifications(&scan, env);
+        (AcquireReply::Busy { holder }, notifications)
     }
 
     /// Makes the holder of the exclusive lock the first reader of a new group, and lets the readers behind it in.
@@ -280,8 +300,16 @@ impl LockState {
         let now_ms = env.now_ms();
         self.expire(now_ms);
         let (was_owner, freed) = if self.is_owner(command.owner_id) {
-            let freed = if command.min_hold_ms > 0 {
-                self.hold_without_owner(now_ms.plus(command.min_hold_ms));
+            let end = match command.done_ms {
+                0 => (command.min_hold_ms > 0).then(|| now_ms.plus(command.min_hold_ms)),
+                period_ms => self.end_of_period(period_ms, now_ms),
+            };
+            let freed = if let Some(end) = end {
+                let no_owner = match command.done_ms {
+                    0 => OwnerId::nil(),
+                    _ => OwnerId::done(),
+                };
+                self.hold_without_owner(no_owner, end);
                 Freed::End
             } else {
                 self.key = None;
@@ -356,15 +384,30 @@ impl LockState {
 
     /// Keeps the key locked without an owner. A renewal or an acquire that the release overtook finds
     /// that it no longer owns the key.
-    fn hold_without_owner(&mut self, until_ms: ServerMs) {
+    fn hold_without_owner(&mut self, no_owner: OwnerId, until_ms: ServerMs) {
         if let Some(Expiring {
             value: KeyValue::Native(owner),
             expires_ms,
         }) = &mut self.key
         {
-            owner.owner_id = OwnerId::nil();
+            owner.owner_id = no_owner;
             *expires_ms = Some(until_ms);
         }
+    }
+
+    /// Returns the end of a period that began when the key was granted. Returns `None` if it is over.
+    fn end_of_period(&self, period_ms: u64, now_ms: ServerMs) -> Option<ServerMs> {
+        let Some(KeyValue::Native(owner)) = self.key.as_ref().map(|key| &key.value) else {
+            return None;
+        };
+        // If the clock was set back, the grant is in the future, and the key must not stay locked for longer.
+        let end = owner.since_ms.min(now_ms).plus(period_ms);
+        (end > now_ms).then_some(end)
+    }
+
+    /// Returns whether the work that the lock protects is done for a period.
+    fn is_done(&self) -> bool {
+        self.is_owner(OwnerId::done())
     }
 
     /// Grants the key, or a place among its holders. Writes the counter before the key.

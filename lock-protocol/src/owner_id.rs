@@ -24,6 +24,12 @@ impl OwnerId {
         Self(Uuid::nil())
     }
 
+    /// The id that no acquisition has, either: the highest UUID. It keeps a key locked after the work that the lock
+    /// protects has succeeded, until the period of `once_per` ends.
+    pub const fn done() -> Self {
+        Self(Uuid::max())
+    }
+
     pub fn from_number(number: u128) -> Self {
         Self(Uuid::from_u128(number))
     }

@@ -187,6 +187,7 @@ const ATTEMPT: Part = file!("lua/attempt.lua");
 const NEXT_TOKEN: Part = file!("lua/next_token.lua");
 const GROUP: Part = file!("lua/group.lua");
 const GRANT_NEXT: Part = file!("lua/grant_next.lua");
+const KEEP: Part = file!("lua/keep.lua");
 
 /// The fast path needs a token.
 const ACQUIRE_PARTS: &[Part] = &[
@@ -204,6 +205,7 @@ const RELEASE_PARTS: &[Part] = &[
     NEXT_TOKEN,
     GROUP,
     GRANT_NEXT,
+    KEEP,
     file!("lua/release_slow.lua"),
 ];
 
@@ -226,7 +228,7 @@ pub static ACQUIRE_ALL: NotifyingScript = NotifyingScript::new(
 pub static RAISE: Script = Script::new(FirstLine::Writes, &[ATTEMPT, file!("lua/raise.lua")]);
 
 /// For a slot that moves. The handshake does not load it.
-pub static DROP: Script = Script::new(FirstLine::Frees, &[ATTEMPT, file!("lua/drop.lua")]);
+pub static DROP: Script = Script::new(FirstLine::Frees, &[ATTEMPT, KEEP, file!("lua/drop.lua")]);
 
 // Scripts of operators, for all dialects. The handshake does not load them, because most clients
 // never send them.

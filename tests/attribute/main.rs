@@ -27,6 +27,7 @@ mod moved;
 mod name_values;
 mod names;
 mod on_error;
+mod once_per;
 mod options;
 mod outside;
 mod run_time;

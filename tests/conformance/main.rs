@@ -74,6 +74,7 @@ fn conformance_runs_every_contract() {
         include_str!("suite/kinds.rs"),
         include_str!("suite/load.rs"),
         include_str!("suite/losing.rs"),
+        include_str!("suite/once_per.rs"),
         include_str!("suite/operating.rs"),
         include_str!("suite/sets.rs"),
         include_str!("suite/waiting.rs"),

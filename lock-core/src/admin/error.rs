@@ -67,7 +67,10 @@ impl AdminError {
         let (holder, found) = match status {
             LockStatus::Held(holder) => (Some(holder), None),
             LockStatus::Foreign { found, .. } => (None, Some(found)),
-            LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => (None, None),
+            LockStatus::Free
+            | LockStatus::Kept { .. }
+            | LockStatus::Done { .. }
+            | LockStatus::Blocked { .. } => (None, None),
         };
         Self::Changed { holder, found }
     }
@@ -76,9 +79,10 @@ impl AdminError {
         let found = match status {
             LockStatus::Foreign { found, .. } => found,
             LockStatus::Held(_) => "a value without an owner id".into(),
-            LockStatus::Free | LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
-                "another value".into()
-            }
+            LockStatus::Free
+            | LockStatus::Kept { .. }
+            | LockStatus::Done { .. }
+            | LockStatus::Blocked { .. } => "another value".into(),
         };
         let key = key.text();
         Self::Foreign { key, found }

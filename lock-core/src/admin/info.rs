@@ -78,7 +78,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Returns the holder. Returns `None` when the lock is free, kept or blocked, and when the key holds
+    /// Returns the holder. Returns `None` when the lock is free, kept, done or blocked, and when the key holds
     /// something that is not a lock.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
@@ -133,6 +133,39 @@ pub enum LockStatus {
         tag: Option<Arc<str>>,
         /// The kind of the lock. For permits, it has how many there are, with a weight of 1.
         kind: Kind,
+    },
+    /// The lock has no holder: the work that it protects has succeeded, and its
+    /// [`once_per`](crate::LockRequest::once_per) keeps the name taken until `free_at`.
+    /// [`Admin::force_release`](crate::admin::Admin::force_release) frees it, so that the work can be done again.
+    ///
+    /// ```
+    /// # use lock_core::admin::LockStatus;
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockManager::in_memory();
+    /// let request = || locks.lock("report").once_per(Duration::from_secs(3600));
+    /// request().acquire().await?.complete().await?;
+    /// let info = locks.admin().inspect("report").await?;
+    /// assert!(matches!(info.status, LockStatus::Done { .. }));
+    /// locks.admin().force_release("report").await?;
+    /// assert!(request().try_acquire().await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[non_exhaustive]
+    Done {
+        /// When the lock was acquired for the work that succeeded, on the server's clock. `None` if that time can't be
+        /// represented.
+        since: Option<SystemTime>,
+        /// When the name is free, on the server's clock. `None` for a key whose expiry another client removed: such a
+        /// key stays taken until an operator removes it.
+        free_at: Option<SystemTime>,
+        /// The label of the manager whose work succeeded, without the tag.
+        label: Arc<str>,
+        /// The [tag](crate::LockManagerBuilder::holder_tag) of its acquisition.
+        tag: Option<Arc<str>>,
     },
     /// The lock has no holder, because an operator revoked it. No caller gets it before `free_at`.
     #[non_exhaustive]
@@ -317,6 +350,15 @@ fn of_text(key: &LockKey, found: &RawHolder, time: ReadTime, is_own: IsOwn<'_>) 
     let value = found.value.as_str();
     let observed = ObservedHolder::from_value(value, remaining, Some(time.server_ms));
     let owner_id = observed.as_ref().and_then(|holder| holder.owner_id);
+    if let Some(last) = observed.as_ref().filter(|seen| seen.is_done()) {
+        let (label, tag) = without_tag(Arc::clone(&last.label));
+        return LockStatus::Done {
+            since: last.held_for.and_then(|age| time.system.checked_sub(age)),
+            free_at: end(remaining, time),
+            label,
+            tag,
+        };
+    }
     if let Some(last) = observed.as_ref().filter(|seen| seen.is_without_owner()) {
         let free_at = end(remaining, time);
         if parse_revoked(&last.label).is_some() {

@@ -273,7 +273,7 @@ impl fmt::Debug for ForceRelease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The holder that lost the lock. `None` when the lock was free, kept or blocked, and when the removed value wasn't
+    /// The holder that lost the lock. `None` when the lock was free, kept, done or blocked, and when the removed value wasn't
     /// a lock.
     pub previous: Option<Holder>,
     /// How long the key stays locked: the rest of the old lease. Zero when the key was freed.

@@ -43,6 +43,7 @@ macro_rules! debug {
 debug! {
     LockError {
         Contended { key, holder, requested },
+        Done { key, since, by, free_in },
         Timeout { key, waited, holder, requested, position },
         QueueFull { key, position, holder, requested, pace },
         Lost { key, reason },
@@ -68,6 +69,7 @@ debug! {
         Renewal { every },
         MaxHold { longest },
         MinHold { shortest },
+        OncePer { reason },
         Wait { wait },
         OutageWait { outage_wait },
         Kind { kind, reason },

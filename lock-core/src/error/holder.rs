@@ -88,12 +88,15 @@ pub struct Holder {
 pub(crate) enum HolderState {
     Holding,
     Kept,
+    Done,
     Revoked,
 }
 
 impl HolderState {
     fn of(seen: &ObservedHolder) -> Self {
-        if !seen.is_without_owner() {
+        if seen.is_done() {
+            Self::Done
+        } else if !seen.is_without_owner() {
             Self::Holding
         } else if parse_revoked(&seen.label).is_some() {
             Self::Revoked
@@ -111,7 +114,7 @@ impl Holder {
         // The reason of a revocation may end as a tag does.
         let (label, tag) = match state {
             HolderState::Revoked => (seen.label, None),
-            HolderState::Holding | HolderState::Kept => without_tag(seen.label),
+            HolderState::Holding | HolderState::Kept | HolderState::Done => without_tag(seen.label),
         };
         Self {
             label,
@@ -273,6 +276,9 @@ fn without_owner(holder: &Holder, left: Option<&str>, position: Option<u64>) -> 
     let text = match holder.state {
         HolderState::Holding => return None,
         HolderState::Kept => format!(": `{label}` released it, and its `min_hold` keeps it locked"),
+        HolderState::Done => {
+            format!(": the work of `{label}` succeeded, and its `once_per` keeps it locked")
+        }
         HolderState::Revoked => format!(": it was {label}, and stays locked"),
     };
     let left = left.map(|left| format!(" for another {left}"));

@@ -8,6 +8,8 @@ use lock_protocol::key::{InvalidName, InvalidNameReason};
 use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::wire::escaped;
 
+use super::LockError;
+
 /// Which setting is invalid, and why. Carried by [`LockError::Invalid`](crate::LockError::Invalid).
 ///
 /// The message says what to write instead. The same call always fails in the same way.
@@ -63,6 +65,29 @@ pub enum InvalidSetting {
     MinHold {
         /// The shortest hold that was requested.
         shortest: Duration,
+    },
+    /// The request or the guard can't keep its name taken for a period.
+    ///
+    /// ```
+    /// # use lock_core::error::{InvalidOncePerReason, InvalidSetting};
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let request = locks.lock("report").once_per(Duration::ZERO);
+    /// let Err(LockError::Invalid(InvalidSetting::OncePer { reason, .. })) = request.acquire().await else {
+    ///     panic!("the period is too short");
+    /// };
+    /// assert!(matches!(reason, InvalidOncePerReason::OutOfRange { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[error("invalid `once_per`: {reason}")]
+    #[non_exhaustive]
+    OncePer {
+        /// What is wrong with it.
+        reason: InvalidOncePerReason,
     },
     /// A leader waits indefinitely, so the request can't have a `wait`.
     ///
@@ -195,6 +220,7 @@ impl InvalidSetting {
             Self::Renewal { .. } => "invalid_renewal",
             Self::MaxHold { .. } => "invalid_max_hold",
             Self::MinHold { .. } => "invalid_min_hold",
+            Self::OncePer { .. } => "invalid_once_per",
             Self::Wait { .. } => "invalid_wait",
             Self::OutageWait { .. } => "invalid_outage_wait",
             Self::Kind { .. } => "invalid_kind",
@@ -261,6 +287,47 @@ pub enum InvalidTicketReason {
          `LockManager::resume`"
     )]
     OtherLock,
+}
+
+impl From<InvalidOncePerReason> for LockError {
+    fn from(reason: InvalidOncePerReason) -> Self {
+        InvalidSetting::OncePer { reason }.into()
+    }
+}
+
+/// Why a request or a guard can't keep its name taken for a [period](crate::LockRequest::once_per). The message says what
+/// to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidOncePerReason {
+    /// The period is out of range.
+    #[error("the period is {period:?}; use at least 100 ms and at most 366 days")]
+    #[non_exhaustive]
+    OutOfRange {
+        /// The period that was requested.
+        period: Duration,
+    },
+    /// The request has a `min_hold` too, which keeps the name taken after a failure as well.
+    #[error("it can't be combined with `min_hold`; remove one of them")]
+    MinHold,
+    /// The locks are at a quorum of servers, and a server that restarts forgets what was done.
+    #[error(
+        "a quorum of servers can't remember it, because a server that restarts forgets its keys; use one server, \
+         Sentinel or a cluster"
+    )]
+    Quorum,
+    /// The body of `run` doesn't say whether it succeeded.
+    #[error(
+        "`run` doesn't know whether the body succeeded; use `run_once`, whose body returns a `Result`, or `acquire` and \
+         the guard's `complete`"
+    )]
+    Run,
+    /// A leader works until it loses the lock or gives it up, so its work is never done.
+    #[error("a leader's work is never done; remove `once_per`, or use `run_once`")]
+    Leader,
+    /// The request has no period.
+    #[error("the request has none; set `once_per` to the period for which the work is done")]
+    Missing,
 }
 
 /// Why an [`Override`](crate::config::Override) is invalid, or does not fit a call. The message says what to

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use lock_protocol::acquisition::{Failure, FailureClass};
+use lock_protocol::acquisition::{Failure, FailureClass, ObservedHolder};
 use lock_protocol::key::{InvalidName, InvalidNameReason, LockName};
 use lock_protocol::kind::Kind;
 use lock_protocol::loss::LossReason;
@@ -17,14 +17,15 @@ use super::{BackendError, BackendErrorKind, Holder, InvalidSetting};
 /// Why a lock was not acquired, or was lost.
 ///
 /// - Another holder has the lock: [`Contended`](Self::Contended), [`Timeout`](Self::Timeout) and
-///   [`QueueFull`](Self::QueueFull).
+///   [`QueueFull`](Self::QueueFull). Or it had it, and the
+///   work is done for this period: [`Done`](Self::Done).
 /// - The server failed: [`Backend`](Self::Backend), and [`NoQuorum`](Self::NoQuorum) where several
 ///   servers hold each lock.
 /// - A name, a time or another setting is invalid: [`Invalid`](Self::Invalid).
 /// - The lock was held and was lost: [`Lost`](Self::Lost).
 /// - The call was refused: all other variants.
 ///
-/// Only the first group means that another caller does the work. When an acquire fails, the caller doesn't have the
+/// Only the first group means that another caller does the work, or has done it. When an acquire fails, the caller doesn't have the
 /// lock, and must not do the work. A failed [`renew`](crate::LockGuard::renew) is different: unless the error is
 /// `Lost`, the lock is held until its lease ends.
 ///
@@ -89,6 +90,25 @@ pub enum LockError {
         /// The mean time after which the lock went from one waiter to the next lately, as the waiters of this manager
         /// saw it: those of the same template or, without one, of the same name. `None` if none of them has got it yet.
         pace: Option<Duration>,
+    },
+    /// There is nothing to do: the work that the lock protects has succeeded, and its period isn't over. See
+    /// [`once_per`](crate::LockRequest::once_per).
+    #[error(
+        "lock `{}` is done: the work succeeded, by `{by}`, and its `once_per` keeps the name taken for another {}; \
+         nothing is to be done until then",
+        escaped(key),
+        rounded(*free_in)
+    )]
+    #[non_exhaustive]
+    Done {
+        /// The lock's key.
+        key: Arc<str>,
+        /// When the lock was acquired for the work that succeeded, on this machine's clock.
+        since: SystemTime,
+        /// The label of the manager whose work succeeded, with its [tag](crate::LockManagerBuilder::holder_tag).
+        by: Arc<str>,
+        /// How long the name stays taken, from the error on.
+        free_in: Duration,
     },
     /// The lock was held and was lost. [`LossReason`] has the six causes: its lease ended, its key was removed, its
     /// key has another owner, an operator released it, its longest hold ended, or another server process took over
@@ -223,14 +243,37 @@ impl LockError {
         InvalidName::new(name, reason).into()
     }
 
-    /// Returns whether another holder has the lock: [`Contended`](Self::Contended), [`Timeout`](Self::Timeout) or
-    /// [`QueueFull`](Self::QueueFull).
+    /// Returns whether another holder has the lock, or has done its work: [`Contended`](Self::Contended),
+    /// [`Timeout`](Self::Timeout), [`QueueFull`](Self::QueueFull) or [`Done`](Self::Done).
     #[must_use]
     pub fn is_contended(&self) -> bool {
         matches!(
             self,
-            Self::Contended { .. } | Self::Timeout { .. } | Self::QueueFull { .. }
+            Self::Contended { .. }
+                | Self::Timeout { .. }
+                | Self::QueueFull { .. }
+                | Self::Done { .. }
         )
+    }
+
+    /// Returns whether the work is done for its period: [`Done`](Self::Done).
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let report = || locks.lock("report").once_per(Duration::from_secs(3600));
+    /// report().acquire().await?.complete().await?;
+    /// let error = report().acquire().await.unwrap_err();
+    /// assert!(error.is_done() && error.is_contended());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done { .. })
     }
 
     /// Returns whether the lock was held and was lost: [`Lost`](Self::Lost).
@@ -259,11 +302,12 @@ impl LockError {
     /// | [`Contended`](Self::Contended) | `contended` |
     /// | [`Timeout`](Self::Timeout) | `timeout` |
     /// | [`QueueFull`](Self::QueueFull) | `queue_full` |
+    /// | [`Done`](Self::Done) | `done` |
     /// | [`Lost`](Self::Lost) | `lost` |
     /// | [`TicketEnded`](Self::TicketEnded) | `ticket_ended` |
     /// | [`WouldDeadlock`](Self::WouldDeadlock) | `would_deadlock` |
     /// | [`ForeignKey`](Self::ForeignKey) | `foreign_key` |
-    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_wait`, `invalid_outage_wait`, `invalid_kind`, `invalid_override`, `invalid_ticket`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
+    /// | [`Invalid`](Self::Invalid) | `invalid_dialect`, `invalid_name`, `invalid_ttl`, `invalid_renewal`, `invalid_max_hold`, `invalid_min_hold`, `invalid_once_per`, `invalid_wait`, `invalid_outage_wait`, `invalid_kind`, `invalid_override`, `invalid_ticket`; `invalid_setting` for [`Manager`](InvalidSetting::Manager) |
     /// | [`NotConfigured`](Self::NotConfigured) | `not_configured` |
     /// | [`NoRuntime`](Self::NoRuntime) | `no_runtime` |
     /// | [`AlreadyInstalled`](Self::AlreadyInstalled) | `already_installed` |
@@ -287,6 +331,7 @@ impl LockError {
             Self::Contended { .. } => "contended",
             Self::Timeout { .. } => "timeout",
             Self::QueueFull { .. } => "queue_full",
+            Self::Done { .. } => "done",
             Self::Lost { .. } => "lost",
             Self::TicketEnded { .. } => "ticket_ended",
             Self::WouldDeadlock { .. } => "would_deadlock",
@@ -309,6 +354,7 @@ impl LockError {
             Self::Contended { key, .. }
             | Self::Timeout { key, .. }
             | Self::QueueFull { key, .. }
+            | Self::Done { key, .. }
             | Self::Lost { key, .. }
             | Self::TicketEnded { key, .. }
             | Self::WouldDeadlock { key }
@@ -325,6 +371,18 @@ impl LockError {
             | Self::Timeout { holder, .. }
             | Self::QueueFull { holder, .. } => holder.as_deref(),
             _ => None,
+        }
+    }
+
+    /// The error of a caller that finds the work done. The holder is the last one, whose work succeeded.
+    pub(crate) fn done(key: Arc<str>, last: ObservedHolder) -> Self {
+        let now = SystemTime::now();
+        let age = last.held_for.unwrap_or_default();
+        Self::Done {
+            key,
+            since: now.checked_sub(age).unwrap_or(now),
+            by: last.label,
+            free_in: last.remaining.unwrap_or_default(),
         }
     }
 

@@ -332,6 +332,32 @@ impl LockSet {
         }
         result
     }
+
+    /// Releases all locks, and says that the work has succeeded: all names stay taken for the rest of the request's
+    /// [`once_per`](crate::LockRequest::once_per).
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let both = locks.lock_all(["import:a", "import:b"]).once_per(Duration::from_secs(3600));
+    /// both.acquire().await?.complete().await?;
+    /// assert!(locks.lock("import:b").try_acquire().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockGuard::complete`]: the error of the first lock. The others are released all the same.
+    ///
+    /// # Cancel safety
+    /// As [`LockGuard::complete`].
+    pub async fn complete(self) -> Result<(), LockError> {
+        self.guards.iter().try_for_each(LockGuard::mark_completed)?;
+        self.release().await
+    }
 }
 
 impl LockSet {

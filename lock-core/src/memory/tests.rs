@@ -1,6 +1,6 @@
 use super::*;
 use crate::manager::LockManager;
-use lock_protocol::cleanup::ReleaseSubject;
+use lock_protocol::cleanup::{Keep, ReleaseSubject};
 use lock_protocol::key::LockName;
 use lock_protocol::kind::Kind;
 use lock_protocol::owner_id::{OwnerId, ShortId};
@@ -16,11 +16,7 @@ fn lease_config(renew: Renew) -> LeaseConfig {
     }
 }
 
-fn release_request(
-    key: &LockKey,
-    owner_id: OwnerId,
-    min_hold_until: Option<Moment>,
-) -> ReleaseRequest {
+fn release_request(key: &LockKey, owner_id: OwnerId, keep: Keep) -> ReleaseRequest {
     ReleaseRequest {
         key: key.clone(),
         owner_id,
@@ -28,7 +24,7 @@ fn release_request(
         entries: Vec::new(),
         origin: None,
         unconfirmed: None,
-        min_hold_until,
+        keep,
         subject: ReleaseSubject::Guard,
         kind: Kind::Exclusive,
         label: "".into(),
@@ -81,8 +77,8 @@ async fn expired_locks_are_removed() {
         let (key, now) = (key(number), Clock::Tokio.now());
         if number % 2 == 0 {
             let owner_id = acquire(&memory, &key, Renew::Auto);
-            let min_hold_until = Some(now.plus(Duration::from_millis(500)));
-            memory.release(&release_request(&key, owner_id, min_hold_until));
+            let keep = Keep::Until(now.plus(Duration::from_millis(500)));
+            memory.release(&release_request(&key, owner_id, keep));
         } else {
             acquire(&memory, &key, Renew::Never);
         }
@@ -93,7 +89,7 @@ async fn expired_locks_are_removed() {
     for number in 0..LOCKS / 8 {
         let key = key(LOCKS + number % 3);
         let owner_id = acquire(&memory, &key, Renew::Auto);
-        memory.release(&release_request(&key, owner_id, None));
+        memory.release(&release_request(&key, owner_id, Keep::Nothing));
     }
     let (locks, ends, capacity) = size(&memory);
     assert_eq!((locks, ends), (0, 0));
@@ -111,7 +107,7 @@ async fn renewed_locks_are_not_swept() {
     }
     assert!(
         memory
-            .release(&release_request(&key(1), held, None))
+            .release(&release_request(&key(1), held, Keep::Nothing))
             .was_owner
     );
 }

@@ -233,6 +233,7 @@ impl QuorumStore {
         let traits = StoreTraits {
             shared_kinds: false,
             has_queue: false,
+            keeps_periods: false,
             dialects: Dialects::Some {
                 has: |dialect| dialect.capabilities().works_at_quorum(),
                 others: InvalidDialectReason::InQuorum,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use crate::error::{InvalidSetting, InvalidTicketReason, LockError};
+use crate::error::{InvalidOncePerReason, InvalidSetting, InvalidTicketReason, LockError};
 use crate::guard::{Holding, LockGuard, LockSet};
 use crate::run;
 use crate::runtime::acquired::Acquired;
@@ -28,7 +28,7 @@ use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::renew::Renew;
 use lock_protocol::ticket::LockTicket;
 
-use super::settings::{Checked, Settings};
+use super::settings::{Checked, Keeps, Settings};
 
 /// A request for a lock, a set of locks, or a declared lock, before it is sent.
 ///
@@ -299,6 +299,9 @@ impl<T: OneLock> LockRequest<T> {
         if let Some(outage_wait) = self.settings.outage_wait() {
             return Err(InvalidSetting::OutageWait { outage_wait }.into());
         }
+        if self.settings.once_per().is_some() {
+            return Err(InvalidOncePerReason::Leader.into());
+        }
         if self.settings.kind.kind == Kind::Read {
             return Err(self.settings.invalid_kind(InvalidKindReason::Leader));
         }
@@ -490,7 +493,8 @@ impl<T: ByName> LockRequest<T> {
         if let Some(key) = keys.find(|key| error.key() == Some(key.as_str())) {
             let reporter = &settings.inner.reporter;
             let lock = reporter.id(&key).of_kind(settings.kind.kind);
-            reporter.emit(&LockEvent::BodySkipped { lock });
+            let is_done = error.is_done();
+            reporter.emit(&LockEvent::BodySkipped { lock, is_done });
         }
     }
 }
@@ -562,7 +566,45 @@ impl<T: Target> LockRequest<T> {
     /// release doesn't wait for the end of this time. The holder can't acquire the lock again before the end; of several
     /// permits, its own stay taken. The time has to be shorter than the ttl. Defaults to zero.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
-        self.settings.min_hold = Some(min_hold);
+        self.settings.keep(min_hold, Keeps::MinHold);
+        self
+    }
+
+    /// Sets that the work is done once in a period, from 100 ms to 366 days. After it has *succeeded*, the name stays taken
+    /// until the period since its start is over, by the server's clock. After it failed, panicked, was dropped or lost
+    /// the lock, nothing stays taken, so the next caller may try at once. Defaults to no period.
+    ///
+    /// [`run_once`](Self::run_once) and the guard's [`complete`](crate::LockGuard::complete) say that the work has
+    /// succeeded. Within the period, every call for this name fails at once with [`LockError::Done`], whatever its
+    /// [`wait`](Self::wait) and whether or not it has a period itself; [`try_acquire`](Self::try_acquire) returns `None`.
+    /// Callers that were waiting get the same error.
+    ///
+    /// Use it for jobs that many machines start and that should run once a day, say, even when the first attempt
+    /// fails. It needs an exclusive lock in the native dialect, and doesn't work at a quorum of servers. It can't be
+    /// combined with [`min_hold`](Self::min_hold). [`guide::guarantees`](crate::guide::guarantees#once-in-a-period) says
+    /// when work may be done twice.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let report = || locks.lock("report").once_per(Duration::from_secs(24 * 3600));
+    /// // This attempt fails.
+    /// let failed = report().run_once(async |_held| Err::<(), _>("no paper")).await?;
+    /// assert_eq!(failed, Err("no paper"));
+    /// // So the next one runs, and succeeds.
+    /// let written = report().run_once(async |_held| Ok::<_, &str>(12)).await?;
+    /// assert_eq!(written, Ok(12));
+    /// // The third one has nothing to do.
+    /// let error = report().run_once(async |_held| Ok::<_, &str>(12)).await.unwrap_err();
+    /// assert!(error.is_done());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn once_per(mut self, period: Duration) -> Self {
+        self.settings.keep(period, Keeps::OncePer);
         self
     }
 
@@ -613,6 +655,7 @@ impl<T: Target> LockRequest<T> {
     /// - [`LockError::Timeout`] when another holder had the lock for the whole wait.
     /// - [`LockError::Contended`] when the wait is zero and another holder has the lock.
     /// - [`LockError::QueueFull`] when as many callers wait already as [`max_queue`](Self::max_queue) accepts.
+    /// - [`LockError::Done`] at once, when the work was done [once in its period](Self::once_per).
     /// - [`LockError::Backend`] when the server fails. When a retry may help, the call retries until the end of the
     ///   wait, or of the [`outage_wait`](Self::outage_wait); otherwise it returns the error at once.
     /// - [`LockError::NoQuorum`] when too few servers of a quorum confirm the lock.
@@ -652,7 +695,7 @@ impl<T: Target> LockRequest<T> {
     /// [`wait`](Self::wait). With an [`outage_wait`](Self::outage_wait), it waits for a server that it can't reach.
     ///
     /// Returns `None` when another holder has the lock, or one of the set's locks, and also where
-    /// [`acquire`](Self::acquire) fails with [`LockError::WouldDeadlock`].
+    /// [`acquire`](Self::acquire) fails with [`LockError::WouldDeadlock`] or [`LockError::Done`].
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -668,7 +711,7 @@ impl<T: Target> LockRequest<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), without `Timeout`, `Contended`, `QueueFull` and `WouldDeadlock`.
+    /// As [`acquire`](Self::acquire), without `Timeout`, `Contended`, `QueueFull`, `Done` and `WouldDeadlock`.
     ///
     /// # Panics
     /// As [`acquire`](Self::acquire).
@@ -741,6 +784,8 @@ impl<T: Target> LockRequest<T> {
     /// # Errors
     /// The errors of [`acquire`](Self::acquire), and [`LockError::Lost`] when the lock, or one of the set's locks, is
     /// lost before the body begins or while it runs. In that case the library drops the body at its next await.
+    /// [`LockError::Invalid`] for a request with [`once_per`](Self::once_per), because only
+    /// [`run_once`](Self::run_once) knows whether the body has succeeded.
     ///
     /// # Panics
     /// As [`acquire`](Self::acquire). When the body panics, the lock is released.
@@ -748,8 +793,40 @@ impl<T: Target> LockRequest<T> {
     /// # Cancel safety
     /// Dropping the future drops the body and releases the lock in the background.
     pub async fn run<R>(self, body: impl AsyncFnOnce(&T::Guard) -> R) -> Result<R, LockError> {
+        if self.settings.once_per().is_some() {
+            return Err(InvalidOncePerReason::Run.into());
+        }
         let held = self.acquire().await?;
         run::run(held, body).await
+    }
+
+    /// As [`run`](Self::run), for work that is done [once in a period](Self::once_per): when the body returns `Ok`, the
+    /// name stays taken for the rest of the period. When it returns `Err`, the lock is released, and the next caller
+    /// may try at once.
+    ///
+    /// Returns the body's `Result` unchanged, inside of `Ok`. When the server doesn't confirm the success before the
+    /// lease ends, the work may be done again within the period; [telemetry](crate::guide::telemetry) shows such a
+    /// release as failed.
+    ///
+    /// # Errors
+    /// The errors of [`run`](Self::run), [`LockError::Done`] when the work was done already, and
+    /// [`LockError::Invalid`] for a request without `once_per`.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run). Once the body has returned `Ok`, the success stays, even if the future is dropped before
+    /// the reply.
+    pub async fn run_once<R, E>(
+        self,
+        body: impl AsyncFnOnce(&T::Guard) -> Result<R, E>,
+    ) -> Result<Result<R, E>, LockError> {
+        if self.settings.once_per().is_none() {
+            return Err(InvalidOncePerReason::Missing.into());
+        }
+        let held = self.acquire().await?;
+        run::run_once(held, body).await
     }
 
     fn start(self, attempts: Attempts) -> Result<Waiting<T>, LockError> {
@@ -757,7 +834,8 @@ impl<T: Target> LockRequest<T> {
         Ok(Waiting {
             acquisition,
             rest: Some(rest),
-            min_hold: self.settings.min_hold,
+            kept_for: self.settings.kept_for,
+            keeps: self.settings.keeps,
         })
     }
 }
@@ -765,7 +843,9 @@ impl<T: Target> LockRequest<T> {
 fn none_if_busy<G>(acquired: Result<G, LockError>) -> Result<Option<G>, LockError> {
     match acquired {
         Ok(guard) => Ok(Some(guard)),
-        Err(LockError::Contended { .. } | LockError::WouldDeadlock { .. }) => Ok(None),
+        Err(
+            LockError::Contended { .. } | LockError::Done { .. } | LockError::WouldDeadlock { .. },
+        ) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -787,7 +867,8 @@ enum Stage<T: Target> {
 struct Waiting<T: Target> {
     acquisition: Acquisition<T::Granted>,
     rest: Option<T::Rest>,
-    min_hold: Option<Duration>,
+    kept_for: Option<Duration>,
+    keeps: Keeps,
 }
 
 // Neither the target nor its rest is ever pinned.
@@ -803,8 +884,10 @@ impl<T: Target> Future for Waiting<T> {
             unreachable!("polled after it was done");
         };
         let mut held = T::held(rest, granted);
-        if let Some(min_hold) = self.min_hold {
-            held.set_min_hold(min_hold);
+        match self.kept_for {
+            Some(period) if self.keeps == Keeps::OncePer => held.set_once_per(period),
+            Some(min_hold) => held.set_min_hold(min_hold),
+            None => {}
         }
         Poll::Ready(Ok(held))
     }
@@ -856,7 +939,8 @@ impl<T: fmt::Debug> fmt::Debug for LockRequest<T> {
             .field("outage_wait", &settings.outage_wait())
             .field("renew", &settings.renew)
             .field("max_hold", &settings.times.max_hold)
-            .field("min_hold", &settings.min_hold)
+            .field("min_hold", &settings.min_hold())
+            .field("once_per", &settings.once_per())
             .field("max_queue", &settings.max_queue.get())
             .finish_non_exhaustive()
     }

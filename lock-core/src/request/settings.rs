@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use crate::config::overrides::Override;
 use crate::config::{self, DEFAULT_MAX_HOLD};
-use crate::error::{InvalidOverrideReason, InvalidSetting, LockError};
+use crate::error::{InvalidOncePerReason, InvalidOverrideReason, InvalidSetting, LockError};
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::Caller;
 use lock_protocol::acquisition::QueueLimit;
-use lock_protocol::dialect::Dialect;
+use lock_protocol::dialect::{Dialect, InvalidDialectReason};
 use lock_protocol::key::{LockKey, LockName};
 use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::lease::LeaseConfig;
 use lock_protocol::renew::Renew;
 use lock_protocol::ttl::Ttl;
+
+/// The range of `once_per`. A shorter period would be over before other callers come, and a longer one is most likely a
+/// mistake in the unit.
+pub(crate) const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// What a request says about each of its locks, except their names.
 #[derive(Clone)]
@@ -24,7 +29,9 @@ pub(crate) struct Settings {
     pub(super) kind: RequestedKind,
     pub(super) times: Times,
     pub(super) renew: Renew,
-    pub(super) min_hold: Option<Duration>,
+    /// The `min_hold` or the `once_per`, as `keeps` says.
+    pub(super) kept_for: Option<Duration>,
+    pub(super) keeps: Keeps,
     pub(super) max_queue: QueueLimit,
     /// In a box, because few requests have it, and each task that makes a request would keep its space.
     rare: Option<Box<Rare>>,
@@ -38,6 +45,17 @@ struct Rare {
     outage_wait: Option<Duration>,
     /// How much of the call's wait had passed before the request was made.
     spent: Duration,
+}
+
+/// When a name stays taken after the release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// Always, for a `min_hold`.
+    MinHold,
+    /// After a success, for a `once_per`.
+    OncePer,
+    /// The request has both, which is an error.
+    Both,
 }
 
 /// The times that an override can replace.
@@ -79,7 +97,8 @@ impl Settings {
             kind: RequestedKind::default(),
             times,
             renew: Renew::default(),
-            min_hold: None,
+            kept_for: None,
+            keeps: Keeps::MinHold,
             max_queue: QueueLimit::NONE,
             rare: None,
             caller: Caller::Call,
@@ -104,6 +123,21 @@ impl Settings {
         if !spent.is_zero() {
             self.rare.get_or_insert_default().spent = spent;
         }
+    }
+
+    /// Sets for how long the name stays taken, and on which condition.
+    pub(super) fn keep(&mut self, time: Duration, keeps: Keeps) {
+        let has_other = self.kept_for.is_some() && self.keeps != keeps;
+        self.keeps = if has_other { Keeps::Both } else { keeps };
+        self.kept_for = Some(time);
+    }
+
+    pub(super) fn min_hold(&self) -> Option<Duration> {
+        self.kept_for.filter(|_| self.keeps == Keeps::MinHold)
+    }
+
+    pub(super) fn once_per(&self) -> Option<Duration> {
+        self.kept_for.filter(|_| self.keeps != Keeps::MinHold)
     }
 
     /// Returns the key of the lock with this name.
@@ -194,10 +228,13 @@ impl Settings {
             Some(_) => max_hold,
             None => self.default_max_hold(ttl)?,
         };
-        if let Some(shortest) = self.min_hold
+        if let Some(shortest) = self.min_hold()
             && shortest >= ttl.as_duration()
         {
             return Err(InvalidSetting::MinHold { shortest }.into());
+        }
+        if let Some(period) = self.once_per() {
+            self.check_once_per(period)?;
         }
         let lease_config = LeaseConfig {
             ttl,
@@ -230,6 +267,27 @@ impl Settings {
         }
     }
 
+    fn check_once_per(&self, period: Duration) -> Result<(), LockError> {
+        let dialect = self.dialect;
+        if dialect != Dialect::Native {
+            let reason = InvalidDialectReason::OncePer;
+            return Err(InvalidSetting::Dialect { dialect, reason }.into());
+        }
+        if self.kind.kind.is_shared() {
+            return Err(self.invalid_kind(InvalidKindReason::OncePer));
+        }
+        let reason = if !(SHORTEST_PERIOD..=LONGEST_PERIOD).contains(&period) {
+            InvalidOncePerReason::OutOfRange { period }
+        } else if self.keeps == Keeps::Both {
+            InvalidOncePerReason::MinHold
+        } else if !self.inner.store.traits().keeps_periods {
+            InvalidOncePerReason::Quorum
+        } else {
+            return Ok(());
+        };
+        Err(reason.into())
+    }
+
     fn check_kind(&self) -> Result<(), LockError> {
         let kind = self.kind.kind;
         let supports = self.dialect.capabilities().supports_shared_kinds()
@@ -237,7 +295,7 @@ impl Settings {
         let reason = match self.kind.reason {
             Some(reason) => Some(reason),
             None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),
-            None if kind == Kind::Read && self.min_hold.is_some() => {
+            None if kind == Kind::Read && self.min_hold().is_some() => {
                 Some(InvalidKindReason::MinHold)
             }
             None => kind.check().err(),

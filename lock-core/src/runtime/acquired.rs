@@ -8,8 +8,9 @@ use crate::error::{InvalidTicketReason, LockError};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
-use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
+use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
 use lock_protocol::kind::{InvalidKindReason, Kind};
+use lock_protocol::ttl::whole_millis;
 
 /// An acquired lock, with the duty to release it.
 pub(crate) struct Acquired {
@@ -38,13 +39,35 @@ impl Acquired {
     /// Keeps the key locked for at least this long from now on, even if the release comes earlier.
     pub(crate) fn set_min_hold(&mut self, min_hold: Duration) {
         if let Some(request) = &mut self.release_request {
-            request.min_hold_until = Some(self.held.clock.now().plus(min_hold));
+            request.keep = Keep::Until(self.held.clock.now().plus(min_hold));
         }
     }
 
+    /// Lets the key say that the work is done, once [`complete`](Self::complete) was called, until this time since the
+    /// grant has passed.
+    pub(crate) fn set_once_per(&mut self, period: Duration) {
+        if let Some(request) = &mut self.release_request {
+            let period_ms = whole_millis(period);
+            request.keep = Keep::OncePer { period_ms };
+        }
+    }
+
+    /// Records that the work has succeeded. Each release from now on says so, also the one of the drop. Returns false if
+    /// the lock was requested without a period.
+    pub(crate) fn complete(&self) -> bool {
+        let keep = self.release_request.as_ref().map(|request| request.keep);
+        let has_period = matches!(keep, Some(Keep::OncePer { .. }));
+        if has_period {
+            self.held.complete();
+        }
+        has_period
+    }
+
     /// Returns the release that is still to be sent; `None` once the server has confirmed it.
-    pub(super) fn release_request(&self) -> Option<&ReleaseRequest> {
-        self.release_request.as_ref()
+    pub(super) fn release_request(&self) -> Option<ReleaseRequest> {
+        let mut request = self.release_request.clone()?;
+        self.held.mark_done(&mut request);
+        Some(request)
     }
 
     /// Enters the scope of the body. While the returned scope lives, an acquire of this lock on
@@ -71,7 +94,7 @@ impl Acquired {
     ) -> impl Future<Output = Result<ReleaseOutcome, LockError>> + Send + use<> {
         let inner = Arc::clone(&self.inner);
         let held = Arc::clone(&self.held);
-        let request = self.release_request.clone();
+        let request = self.release_request();
         async move {
             let Some(request) = request else {
                 return Ok(ReleaseOutcome::already_released());
@@ -85,15 +108,16 @@ impl Acquired {
             };
             inner.untrack(&held);
             let limit = inner.settings.command_timeout;
+            let keep = request.keep;
             let result = inner.release(request, validity, limit).await;
-            held.on_release(&result);
+            held.on_release(&result, keep);
             result
         }
     }
 
     /// Checks that the lock is exclusive and can become a read lock.
     pub(crate) fn check_downgrade(&self) -> Result<(), InvalidKindReason> {
-        let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
+        let keeps = |request: &ReleaseRequest| request.keep != Keep::Nothing;
         if self.held.kind() != Kind::Exclusive || self.release_request.as_ref().is_some_and(keeps) {
             return Err(InvalidKindReason::Downgrade);
         }
@@ -160,6 +184,7 @@ impl Drop for Acquired {
         }
         if let Some(mut request) = self.release_request.take() {
             self.inner.untrack(&self.held);
+            self.held.mark_done(&mut request);
             if self.held.is_end_reported() {
                 request.subject = ReleaseSubject::ReportedGuard;
             }

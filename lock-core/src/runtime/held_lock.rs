@@ -11,9 +11,9 @@ use crate::runtime::deadlines::Place;
 use crate::runtime::records::HoldRecord;
 use crate::store::Renewal;
 use crate::sync::{Mutex, Process};
-use crate::telemetry::{HoldEnd, LockEvent, Reporter};
+use crate::telemetry::{HoldEnd, LockEvent, LockId, Reporter};
 use lock_protocol::acquisition::RenewOutcome;
-use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest};
+use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
@@ -61,6 +61,8 @@ struct HeldState {
     loss: Option<LossReason>,
     /// An event has said that the release failed.
     release_failed: bool,
+    /// The work that the lock protects has succeeded.
+    is_completed: bool,
     /// The tasks that wait for the loss, or for the risk of one.
     listeners: Listeners,
 }
@@ -111,6 +113,7 @@ impl HeldLock {
                 lease,
                 loss: None,
                 release_failed: false,
+                is_completed: false,
                 listeners: Listeners::default(),
             }),
             place: Place::default(),
@@ -304,11 +307,26 @@ impl HeldLock {
         (!is_over).then(|| state.lease.remaining(self.clock.now()))
     }
 
-    /// Reports the outcome of a release.
-    pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>) {
+    /// Records that the work which the lock protects has succeeded.
+    pub(crate) fn complete(&self) {
+        self.state.lock().is_completed = true;
+    }
+
+    /// Lets a release say that the work is done, if it has succeeded.
+    pub(super) fn mark_done(&self, request: &mut ReleaseRequest) {
+        if matches!(request.keep, Keep::OncePer { .. }) && self.state.lock().is_completed {
+            request.keep = request.keep.after_success();
+        }
+    }
+
+    /// Reports the outcome of a release that left this in the key.
+    pub(crate) fn on_release(&self, result: &Result<ReleaseOutcome, LockError>, keep: Keep) {
         let lock = self.reporter.id(&self.key).of_kind(self.kind);
         match result {
-            Ok(outcome) if outcome.was_owner => self.end_released(),
+            Ok(outcome) if outcome.was_owner => {
+                report_success(&self.reporter, lock, keep);
+                self.end_released();
+            }
             // If the lease had not ended, the key was removed or has another owner. The reply does not say which.
             Ok(_) => self.on_lost_before_release(LossReason::Removed),
             Err(error) => {
@@ -515,6 +533,16 @@ impl HeldLock {
 /// Returns whether a moment has become earlier, or has come into being.
 fn is_earlier(new: Option<Moment>, old: Option<Moment>) -> bool {
     new.is_some_and(|new| old.is_none_or(|old| new < old))
+}
+
+/// Reports that the server knows of the success of the work, if the release said so.
+pub(super) fn report_success(reporter: &Reporter, lock: LockId<'_>, keep: Keep) {
+    if let Keep::Done { period_ms } = keep
+        && reporter.listens()
+    {
+        let period = Duration::from_millis(period_ms);
+        reporter.emit(&LockEvent::Completed { lock, period });
+    }
 }
 
 #[cfg(test)]

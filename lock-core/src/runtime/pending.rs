@@ -220,6 +220,7 @@ fn error(sent: &SentAcquires, failure: AcquireFailure<LockError>) -> LockError {
     let key = &sent.key;
     match failure {
         AcquireFailure::Backend(error) => error,
+        AcquireFailure::Done { holder } => LockError::done(key.text(), holder),
         AcquireFailure::NoExpiry { value } => foreign_key::no_expiry(key, &value),
         // The lock that the caller had is gone.
         AcquireFailure::ForeignType { .. } | AcquireFailure::NotOwner if sent.is_exchange() => {

@@ -123,6 +123,7 @@ impl AcquireRecord {
             LockError::Contended { .. } | LockError::WouldDeadlock { .. } => AcquireEnd::Contended,
             LockError::Timeout { .. } => AcquireEnd::TimedOut,
             LockError::QueueFull { .. } => AcquireEnd::QueueFull,
+            LockError::Done { .. } => AcquireEnd::Done,
             _ => AcquireEnd::Failed,
         };
         self.end(outcome, None, Some(error));

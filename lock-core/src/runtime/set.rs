@@ -430,7 +430,7 @@ pub(crate) fn send_release(
     let mut locks = Vec::new();
     for acquired in acquired {
         inner = inner.or(Some(Arc::clone(&acquired.inner)));
-        let request = acquired.release_request().cloned();
+        let request = acquired.release_request();
         locks.push((Arc::clone(&acquired.held), request));
     }
     async move {
@@ -452,8 +452,8 @@ pub(crate) fn send_release(
         });
         let outcomes = release(&inner, requests.collect()).await;
         for ((held, request), outcome) in locks.iter().zip(&outcomes) {
-            if request.is_some() {
-                held.on_release(outcome);
+            if let Some(request) = request {
+                held.on_release(outcome, request.keep);
             }
         }
         outcomes

@@ -69,6 +69,9 @@ pub enum LockEvent<'a> {
     BodySkipped {
         /// The lock.
         lock: LockId<'a>,
+        /// Whether the work is done for the period of [`once_per`](crate::LockRequest::once_per). Otherwise another
+        /// holder has the lock.
+        is_done: bool,
     },
     /// A waiter gave up on a lock that a guard of the same manager holds. This is ordinary when two tasks
     /// of a process need one resource. When it comes at each call, a task may hold the guard and wait for
@@ -92,6 +95,15 @@ pub enum LockEvent<'a> {
         renewals: u64,
         /// The fencing token, in dialects that have one.
         token: Option<FencingToken>,
+    },
+    /// The work under a lock with [`once_per`](crate::LockRequest::once_per) has succeeded, and the server keeps the
+    /// name taken for the rest of the period.
+    #[non_exhaustive]
+    Completed {
+        /// The lock.
+        lock: LockId<'a>,
+        /// The period, which began with the grant.
+        period: Duration,
     },
     /// A held lock was lost.
     #[non_exhaustive]

@@ -167,6 +167,8 @@ labels! {
         TimedOut = "timeout",
         /// Another holder had the lock, and too many callers waited for it.
         QueueFull = "queue_full",
+        /// The work is done for the period of [`once_per`](crate::LockRequest::once_per).
+        Done = "done",
         /// The caller dropped the future.
         Cancelled = "cancelled",
         /// The call failed for another reason.

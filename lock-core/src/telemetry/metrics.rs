@@ -37,6 +37,8 @@ pub enum MetricKind {
     Seconds,
     /// A number that only grows.
     Counter,
+    /// A gauge that shows a time, in seconds since 1970.
+    Time,
 }
 
 impl MetricKind {
@@ -48,6 +50,7 @@ impl MetricKind {
             Self::Gauge => "gauge",
             Self::Seconds => "gauge, s",
             Self::Counter => "counter",
+            Self::Time => "gauge, s",
         }
     }
 }
@@ -88,6 +91,7 @@ pub(crate) const CLEANUPS_OPEN: &str = "distributed_lock.cleanups.open";
 const COMMAND_DURATION: &str = "distributed_lock.command.duration";
 const RECONNECTS: &str = "distributed_lock.reconnects";
 const NOTIFICATIONS: &str = "distributed_lock.notifications";
+const LAST_SUCCESS: &str = "distributed_lock.last_success";
 const REVOCATIONS: &str = "distributed_lock.revocations";
 const OBSERVER_PANICS: &str = "distributed_lock.observer_panics";
 
@@ -122,6 +126,12 @@ pub const METRICS: &[MetricInfo] = &[
         kind: MetricKind::Gauge,
         labels: &[NAME, "kind", ROLE],
         description: "Callers of this process that found the lock busy and wait.",
+    },
+    MetricInfo {
+        name: LAST_SUCCESS,
+        kind: MetricKind::Time,
+        labels: &[NAME],
+        description: "When work with `once_per` last succeeded in this process, in seconds since 1970.",
     },
     MetricInfo {
         name: LOSSES,

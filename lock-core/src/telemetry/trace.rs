@@ -106,14 +106,15 @@ pub(crate) fn write(event: &LockEvent<'_>) {
             "the caller has the lock"
         ),
         LockEvent::HoldEnded { lock, outcome, .. } => write_end(lock, outcome),
-        LockEvent::BodySkipped { lock } => {
-            quiet!(
-                "lock.skipped",
-                lock,
-                {},
-                "another holder has the lock, and the body does not run"
-            );
-        }
+        LockEvent::BodySkipped { lock, is_done } => quiet!(
+            "lock.skipped", lock, { is_done, },
+            "another holder has the lock, or the work is done; the body does not run"
+        ),
+        LockEvent::Completed { lock, period } => quiet!(
+            "lock.completed", lock,
+            { "distributed_lock.period_ms" = ms(period), },
+            "the work succeeded, and the name stays taken for the rest of the period"
+        ),
         LockEvent::Renewed { lock } => quiet!("lock.renewed", lock, {}, "the lease was renewed"),
         LockEvent::HeldByThisProcess { lock } => quiet!(
             "lock.held_by_this_process",

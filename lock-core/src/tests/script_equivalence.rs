@@ -164,6 +164,7 @@ fn step(
             who,
             grace_ms,
             min_hold_ms,
+            done_ms,
             floor_ahead_us,
             lead_us,
             kind,
@@ -175,6 +176,7 @@ fn step(
                 floor_us: micros.saturating_add_signed(*floor_ahead_us),
                 grace_ms: *grace_ms,
                 min_hold_ms: *min_hold_ms,
+                done_ms: *done_ms,
                 lead_us: *lead_us,
                 label: &label,
                 kind: *kind,
@@ -185,13 +187,17 @@ fn step(
                 command.floor_us.to_string(),
                 grace_ms.to_string(),
                 lead_us.to_string(),
-                min_hold_ms.to_string(),
+                match done_ms {
+                    0 => min_hold_ms.to_string(),
+                    period_ms => format!("done {period_ms}"),
+                },
                 label.clone(),
                 kind.wire().to_string(),
             ];
             args.extend(entries.iter().map(ToString::to_string));
             // A plain release leaves out what follows, and gets no time when there is no queue.
-            let is_plain = entries.is_empty() && *min_hold_ms == 0 && !kind.is_shared();
+            let keeps = *min_hold_ms > 0 || *done_ms > 0;
+            let is_plain = entries.is_empty() && !keeps && !kind.is_shared();
             if is_plain {
                 args.truncate(if *lead_us == 0 { 3 } else { 4 });
             }

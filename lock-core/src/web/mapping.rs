@@ -10,6 +10,7 @@ use lock_protocol::key::InvalidNameReason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProblemKind {
     Contended,
+    Done,
     Timeout,
     QueueFull,
     Lost,
@@ -22,8 +23,9 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Contended,
+        Self::Done,
         Self::Timeout,
         Self::QueueFull,
         Self::Lost,
@@ -37,6 +39,7 @@ impl ProblemKind {
     pub(super) fn of(error: &LockError) -> Self {
         match error {
             LockError::Contended { .. } => Self::Contended,
+            LockError::Done { .. } => Self::Done,
             LockError::Timeout { .. } => Self::Timeout,
             LockError::QueueFull { .. } => Self::QueueFull,
             LockError::Lost { .. } => Self::Lost,
@@ -57,6 +60,7 @@ impl ProblemKind {
     pub(crate) fn slug(self) -> &'static str {
         match self {
             Self::Contended => "contended",
+            Self::Done => "done",
             Self::Timeout => "timeout",
             Self::QueueFull => "queue-full",
             Self::Lost => "lost",
@@ -71,6 +75,7 @@ impl ProblemKind {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Contended => "The resource is in use",
+            Self::Done => "The operation is done for this period",
             Self::Timeout => "The resource was not free in time",
             Self::QueueFull => "Too many requests wait for the resource",
             Self::Lost => "The operation was interrupted",
@@ -86,7 +91,7 @@ impl ProblemKind {
     /// when its work may be half done.
     pub(crate) fn retry_after(self, error: &LockError) -> Option<Duration> {
         match self {
-            Self::Contended | Self::Timeout => Some(until_free(error)),
+            Self::Contended | Self::Timeout | Self::Done => Some(until_free(error)),
             Self::QueueFull => Some(until_a_place(error)),
             Self::ShuttingDown => Some(Duration::from_secs(1)),
             Self::Unavailable => Some(Duration::from_secs(2)),
@@ -101,7 +106,7 @@ impl ProblemKind {
     /// replies 503. 429 is what clients slow down after. An interrupted operation is 500, because clients repeat a 503 by themselves.
     pub(crate) fn status(self) -> u16 {
         match self {
-            Self::Contended | Self::Timeout => 409,
+            Self::Contended | Self::Timeout | Self::Done => 409,
             Self::QueueFull => 429,
             Self::TicketEnded => 410,
             Self::Lost | Self::Misconfigured => 500,

@@ -33,7 +33,7 @@ impl ProblemKind {
     /// `UNAVAILABLE` by themselves, which is safe where the body never ran.
     pub(crate) fn code(self) -> Code {
         match self {
-            Self::Contended | Self::Timeout | Self::Lost => Code::Aborted,
+            Self::Contended | Self::Timeout | Self::Done | Self::Lost => Code::Aborted,
             Self::QueueFull => Code::ResourceExhausted,
             Self::ShuttingDown | Self::Unavailable => Code::Unavailable,
             Self::TicketEnded => Code::FailedPrecondition,
@@ -45,6 +45,7 @@ impl ProblemKind {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Contended => "LOCK_CONTENDED",
+            Self::Done => "LOCK_DONE",
             Self::Timeout => "LOCK_TIMEOUT",
             Self::QueueFull => "LOCK_QUEUE_FULL",
             Self::Lost => "LOCK_LOST",

@@ -27,6 +27,17 @@ pub(crate) fn kind(kind: &KindArgs, written: &Written, scope: &Scope, errors: &m
     if let (Some(Mode::Read), Some(min_hold)) = (kind.mode, min_hold) {
         errors.on(min_hold, "`min_hold` cannot be combined with `mode = read`");
     }
+    if let Some(once_per) = written.find("once_per") {
+        let other = match (kind.mode, permits) {
+            (Some(Mode::Read), _) => Some("`mode = read`"),
+            (_, Some(_)) => Some("`permits`"),
+            _ => None,
+        };
+        if let Some(other) = other {
+            let message = format!("`once_per` cannot be combined with {other}");
+            errors.on(once_per, message);
+        }
+    }
     let permits = kind.permits.as_ref().and_then(NumberArg::literal);
     for number in kind.numbers() {
         match &number.value {
@@ -133,6 +144,14 @@ mod tests {
             (
                 quote!(min_hold = "1s", mode = read),
                 "`min_hold` cannot be combined with `mode = read`",
+            ),
+            (
+                quote!(once_per = "1h", mode = read),
+                "`once_per` cannot be combined with `mode = read`",
+            ),
+            (
+                quote!(once_per = "1h", permits = 2),
+                "`once_per` cannot be combined with `permits`",
             ),
             (
                 quote!(permits = count),

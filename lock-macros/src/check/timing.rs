@@ -22,6 +22,12 @@ const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The shortest renewal interval. A shorter one would only load the server.
 const MIN_RENEWAL: Duration = Duration::from_millis(10);
 
+/// The shortest `once_per`. A shorter period would be over before other callers come.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+
+/// The longest `once_per`. A longer one is most likely a mistake in the unit.
+const LONGEST_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// Checks all durations of one attribute.
 pub(crate) fn timing(timing: &Timing, scope: &Scope, errors: &mut Errors) {
     let ttl = timing.ttl.as_ref().and_then(DurationArg::as_literal);
@@ -40,6 +46,10 @@ pub(crate) fn timing(timing: &Timing, scope: &Scope, errors: &mut Errors) {
             DurationValue::Constant(_) => parameter_in_a_constant(duration, scope, errors),
             DurationValue::Dynamic(_) => {}
         }
+    }
+    if let (Some(min_hold), Some(_)) = (&timing.min_hold, &timing.once_per) {
+        let message = "`min_hold` cannot be combined with `once_per`; remove one of them";
+        errors.at(min_hold.value.site(), message);
     }
     if let (Some(RenewArg::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
         let message = "`max_hold` needs renewal; remove `renew = never`";
@@ -66,6 +76,8 @@ fn limits(option: DurationOption, literal: &DurationLiteral) -> Option<String> {
         // The limits below follow from those of `ttl`, also when the manager sets it.
         DurationOption::Renew if value > MAX_TTL / 2 => "at most 12 h, half of the longest `ttl`",
         DurationOption::MaxHold if value <= MIN_TTL => "longer than 100 ms, the shortest `ttl`",
+        DurationOption::OncePer if value < SHORTEST_PERIOD => "at least 100 ms",
+        DurationOption::OncePer if value > LONGEST_PERIOD => "at most 366 days",
         DurationOption::MinHold if value >= MAX_TTL => "shorter than 24 h, the longest `ttl`",
         _ => return None,
     };
@@ -283,6 +295,27 @@ mod tests {
         ] {
             assert_eq!(error(&valid), "");
         }
+    }
+
+    #[test]
+    fn period_is_longer_than_any_ttl_and_no_min_hold() {
+        for (options, expected) in [
+            (
+                quote!(once_per = "0s"),
+                "`once_per` (\"0s\") must be at least 100 ms",
+            ),
+            (
+                quote!(once_per = "8785h"),
+                "`once_per` (\"8785h\") must be at most 366 days",
+            ),
+            (
+                quote!(once_per = "1h", min_hold = "1s"),
+                "`min_hold` cannot be combined with `once_per`; remove one of them",
+            ),
+        ] {
+            assert_eq!(error(&options), expected);
+        }
+        assert_eq!(error(&quote!(once_per = "8784h", ttl = "1s")), "");
     }
 
     #[test]

@@ -43,6 +43,7 @@ impl Timing {
             ("outage_wait", &self.outage_wait),
             ("max_hold", &self.max_hold),
             ("min_hold", &self.min_hold),
+            ("once_per", &self.once_per),
         ] {
             let Some(duration) = duration else {
                 continue;
@@ -73,7 +74,7 @@ impl Timing {
         }
         let options = match fields.len() {
             0 => quote_spanned!(site=> #support::Options::DEFAULT),
-            9 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
+            10 => quote_spanned!(site=> #support::Options { #(#fields,)* }),
             _ => quote_spanned! {site=>
                 #support::Options { #(#fields,)* ..#support::Options::DEFAULT }
             },

@@ -278,6 +278,9 @@ impl OptionParser<'_> {
             "min_hold" => {
                 timing.min_hold = DurationArg::parse(value, DurationOption::MinHold, errors);
             }
+            "once_per" => {
+                timing.once_per = DurationArg::parse(value, DurationOption::OncePer, errors);
+            }
             "mode" if self.grammar == Grammar::Declaration => {
                 args.kind.mode = choice(option, &value, Mode::OF_A_DECLARATION, errors);
             }

@@ -20,6 +20,7 @@ pub(crate) enum DurationOption {
     Renew,
     MaxHold,
     MinHold,
+    OncePer,
 }
 
 impl DurationOption {
@@ -31,6 +32,7 @@ impl DurationOption {
             Self::Renew => "renew",
             Self::MaxHold => "max_hold",
             Self::MinHold => "min_hold",
+            Self::OncePer => "once_per",
         }
     }
 
@@ -152,7 +154,9 @@ fn word_for_no_duration(value: &Expr, option: DurationOption) -> Option<String> 
         DurationOption::MaxHold if is_none || is_endless => {
             "leave it out; there is no limit, unless the manager has a `default_max_hold`"
         }
-        DurationOption::MinHold if is_default || is_none => "leave it out",
+        DurationOption::MinHold | DurationOption::OncePer if is_default || is_none => {
+            "leave it out"
+        }
         _ => return None,
     };
     Some(format!("unknown value `{shown}` for `{name}`; {advice}"))

@@ -3,7 +3,7 @@
 use crate::nearest::nearest;
 
 /// Every option, with a value to show in messages.
-pub(crate) const OPTIONS: [(&str, &str); 20] = [
+pub(crate) const OPTIONS: [(&str, &str); 21] = [
     ("name", "\"...\""),
     ("lock", "OrderLock { id }"),
     ("ttl", "\"30s\""),
@@ -12,6 +12,7 @@ pub(crate) const OPTIONS: [(&str, &str); 20] = [
     ("renew", "auto"),
     ("max_hold", "\"1h\""),
     ("min_hold", "\"5s\""),
+    ("once_per", "\"24h\""),
     ("mode", "read"),
     ("permits", "4"),
     ("weight", "2"),
@@ -99,6 +100,7 @@ const OTHER_LIBRARIES: [(&str, &[&str]); 12] = [
         ],
     ),
     ("min_hold", &["lockatleastfor", "autorelease"]),
+    ("once_per", &["once", "period", "interval", "every", "per"]),
     (
         "mode",
         &[

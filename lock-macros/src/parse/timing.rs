@@ -16,6 +16,7 @@ pub(crate) struct Timing {
     pub(crate) renew: Option<RenewArg>,
     pub(crate) max_hold: Option<DurationArg>,
     pub(crate) min_hold: Option<DurationArg>,
+    pub(crate) once_per: Option<DurationArg>,
 }
 
 /// Whether and how often the lock is renewed.
@@ -64,16 +65,13 @@ impl Timing {
 
     /// Returns all durations, `ttl` first.
     pub(crate) fn durations(&self) -> impl Iterator<Item = &DurationArg> {
-        [
-            &self.ttl,
-            &self.wait,
-            &self.outage_wait,
-            &self.max_hold,
-            &self.min_hold,
-        ]
-        .into_iter()
-        .flatten()
-        .chain(self.renew_every())
+        let of_waits = [&self.ttl, &self.wait, &self.outage_wait];
+        let of_holds = [&self.max_hold, &self.min_hold, &self.once_per];
+        of_waits
+            .into_iter()
+            .chain(of_holds)
+            .flatten()
+            .chain(self.renew_every())
     }
 
     /// Returns the expressions in `dynamic(..)`.

@@ -47,6 +47,7 @@ const WORDS: [&str; 55] = [
     "renew",
     "max_hold",
     "min_hold",
+    "once_per",
     "on_contended",
     "on_error",
     "on_lost",

@@ -213,6 +213,10 @@ pub enum AcquireFailure<E> {
     NoExpiry {
         value: Arc<str>,
     },
+    /// The work that the lock protects is done for a period. The holder is the last one, whose work succeeded.
+    Done {
+        holder: ObservedHolder,
+    },
     /// The key holds a value of this type.
     ForeignType {
         found: String,

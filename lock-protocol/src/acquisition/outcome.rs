@@ -253,6 +253,12 @@ impl ObservedHolder {
         self.owner_id == Some(OwnerId::nil())
     }
 
+    /// Returns whether the work that the lock protects is done for a period. The lock has no holder then: the label is
+    /// that of the last one.
+    pub fn is_done(&self) -> bool {
+        self.owner_id == Some(OwnerId::done()) && self.token.is_some()
+    }
+
     /// Returns whether this library wrote the lock.
     pub fn is_of_this_library(&self) -> bool {
         self.owner_id.is_some() || self.kind.is_shared()

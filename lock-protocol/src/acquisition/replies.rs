@@ -147,6 +147,11 @@ impl<E: Failure> Acquisition<E> {
 
     /// Handles a busy lock.
     fn on_busy(&mut self, busy: Busy, now: Moment, peers: &mut impl Peers) -> NextAction<E> {
+        if let Some(holder) = busy.holder.as_ref().filter(|holder| holder.is_done()) {
+            // However long it may wait: it would get the lock in the next period.
+            let holder = holder.clone();
+            return self.fail(AcquireFailure::Done { holder });
+        }
         let has_no_expiry = self
             .no_expiry
             .observe(busy.holder_expiry, busy.holder.as_ref(), now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::action::QueueLimit;
 use super::outcome::{AcquireOutcome, FailureClass, ObservedHolder};
-use crate::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use crate::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use crate::clock::{Moment, ServerMs};
 use crate::clock_sync::NotAfter;
 use crate::key::LockKey;
@@ -483,7 +483,7 @@ impl SentAcquires {
             entries: entries.map(|sent_entry| sent_entry.entry.clone()).collect(),
             origin: (self.origin != NO_ORIGIN).then_some(self.origin),
             unconfirmed: self.presence.unconfirmed(),
-            min_hold_until: None,
+            keep: Keep::Nothing,
             subject: ReleaseSubject::Acquire,
             kind: self.lease_config.kind,
             label: Arc::clone(&self.label),

@@ -17,7 +17,7 @@ fn request() -> ReleaseRequest {
         entries: Vec::new(),
         origin: None,
         unconfirmed: None,
-        min_hold_until: None,
+        keep: Keep::Nothing,
         subject: ReleaseSubject::Guard,
         kind: Kind::Exclusive,
         label: "".into(),

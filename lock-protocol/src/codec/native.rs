@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::{Channel, Codec, ExchangeFacts, LinkFacts, Notes, OpState, Progress, Step, renewed};
 use crate::acquisition::{RenewOutcome, ReplyTimes, SendContext, SentAcquires, SentCopy};
-use crate::cleanup::{ReleaseOutcome, ReleaseRequest};
+use crate::cleanup::{Keep, ReleaseOutcome, ReleaseRequest};
 use crate::clock::ServerMs;
 use crate::fencing_token::FencingToken;
 use crate::lock_state::{AcquireReply, Purpose, RawHolder, ReleaseReply, RenewReply, Verdict};
@@ -95,7 +95,8 @@ impl Codec for Native {
             }
             (OpKind::FreeKey(request), OpState::KeptFor(min_hold_ms)) => {
                 let mut command = out.script(&DROP, &[request.key.as_str()]);
-                command.arg(request.owner_id).arg(*min_hold_ms);
+                command.arg(request.owner_id);
+                write_keep(&mut command, request.keep, *min_hold_ms);
             }
             (OpKind::Raise(Raise { renewal, to }), _) => {
                 let keys = [renewal.key.as_str(), renewal.key.counter()];
@@ -278,6 +279,14 @@ fn write_wait(wait: &WaitFor, out: &mut CommandBuf<'_>) {
     command.arg(wait.replicas).arg(whole_millis(wait.within));
 }
 
+/// Writes what a release leaves in the key.
+fn write_keep(command: &mut Command<'_>, keep: Keep, min_hold_ms: u64) {
+    match keep.done_ms() {
+        0 => command.arg(min_hold_ms),
+        period_ms => command.arg(&*format!("done {period_ms}")),
+    };
+}
+
 impl Native {
     fn write_release(
         &self,
@@ -296,11 +305,9 @@ impl Native {
             }
             return;
         }
-        command
-            .arg(link.lead_us)
-            .arg(min_hold_ms)
-            .arg(&*request.label)
-            .arg(request.kind.wire());
+        command.arg(link.lead_us);
+        write_keep(command, request.keep, min_hold_ms);
+        command.arg(&*request.label).arg(request.kind.wire());
         for entry in &request.entries {
             command.arg(entry);
         }

@@ -9,7 +9,7 @@ use super::redisson::Redisson;
 use super::watch_multi::WatchMulti;
 use super::*;
 use crate::acquisition::AcquireOutcome;
-use crate::cleanup::{ReleaseRequest, ReleaseSubject};
+use crate::cleanup::{Keep, ReleaseRequest, ReleaseSubject};
 use crate::clock::ServerMs;
 use crate::dialect::{CLOCK_TOLERANCE, RedissonLock};
 use crate::key::LockName;
@@ -200,7 +200,7 @@ fn release(dialect: Dialect) -> ReleaseRequest {
         entries: Vec::new(),
         origin: None,
         unconfirmed: None,
-        min_hold_until: None,
+        keep: Keep::Nothing,
         subject: ReleaseSubject::Guard,
         kind: Kind::Exclusive,
         label: "me".into(),
@@ -452,7 +452,7 @@ fn owners_are_compared_at_renewal_and_release() {
         Some(LossReason::Replaced)
     );
     let mut request = release(SET_NX_PX);
-    request.min_hold_until = Some(at(600));
+    request.keep = Keep::Until(at(600));
     let exchanges = [(
         "EVALSHA HASH 1 k OWNER me 500 NOBODY me",
         &*array(&["gone", "7"]),
@@ -491,7 +491,7 @@ fn transaction_keeps_the_key_no_longer_than_its_lease() {
     let mut bench = Bench::new();
     bench.lane = Lane::Transactions;
     let mut request = release(WATCH_MULTI);
-    request.min_hold_until = Some(at(600));
+    request.keep = Keep::Until(at(600));
     let watch = "WATCH k\nGETRANGE k 0 200\nPTTL k";
     for (left, kept) in [(2_000, 500), (300, 300), (0, 1), (-1, 500)] {
         let own = bulk(&format!("{OWNER} me"));
@@ -559,7 +559,7 @@ fn server_is_asked_once_for_its_commands() {
     assert_eq!(loss_of(bench.run(kind(), &why)), Some(LossReason::Replaced));
     // The key stays for the rest of its lease, and no longer.
     let mut kept = release(AUTO);
-    kept.min_hold_until = Some(at(600));
+    kept.keep = Keep::Until(at(600));
     let (left, done) = ([":300\r\n", TIME].concat(), ["+OK\r\n", TIME].concat());
     let keep = "SET k NOBODY me IFEQ OWNER me PX 300\nTIME";
     let exchanges = [("PTTL k\nTIME", &*left), (keep, &*done)];

@@ -44,6 +44,9 @@ pub struct ReleaseCommand<'a> {
     pub grace_ms: u64,
     /// How long a key that the caller owns stays locked after the release, without an owner.
     pub min_hold_ms: u64,
+    /// The work has succeeded, and a key that the caller owns stays locked for this long since its grant, without an
+    /// owner. 0 for work that hasn't, and where nothing is asked for.
+    pub done_ms: u64,
     /// As in [`AcquireCommand`].
     pub lead_us: u64,
     /// The label of the caller. A member of a shared lock has it in its text.

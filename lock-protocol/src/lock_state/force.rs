@@ -36,7 +36,7 @@ pub enum ForeignValues {
 /// How an operator's release treats the holder's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForceMode {
-    /// The key stays locked, without an owner, until the lease ends.
+    /// The key stays locked, without an owner, until the lease ends. A key whose work is done is free at once.
     Revoke,
     /// The key is free at once, for the next waiter.
     Now,
@@ -145,7 +145,8 @@ impl LockState {
                 }),
                 mode,
             ) => {
-                if mode == ForceMode::Now {
+                // Nobody works under a lock whose work is done, so there is nothing to wait for.
+                if mode == ForceMode::Now || owner.owner_id == OwnerId::done() {
                     return None;
                 }
                 let Some(end) = expires_ms else {

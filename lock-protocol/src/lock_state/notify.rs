@@ -51,6 +51,8 @@ impl LockState {
                 holder_ms: match &self.key {
                     // The next poll continues the scan.
                     _ if scan.more => 0,
+                    // The waiter has to learn it at once, and the one behind it when this one leaves.
+                    _ if self.is_done() => 0,
                     Some(key) if key.value.is_native() => {
                         self.wait_ms(kind, 0, env.now_ms()).unwrap_or(0)
                     }

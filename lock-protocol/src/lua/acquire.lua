@@ -24,7 +24,7 @@
 --
 -- The value of K is "lk1:<owner id> <token> <since ms> <label>", or of a shared K
 -- "lks:<group> <token> <since ms> <label>", with the group "r" or the number of permits. All holders of a group
--- have its token.
+-- have its token. Two owner ids stand for no owner: see keep.lua.
 --
 -- Returns one string, because a reply of several elements costs the server 0.7 us more. Its words are
 -- separated by spaces. `now` is two words: the seconds of the server's time, and the microseconds in
@@ -33,7 +33,8 @@
 --   held     now  token  remaining            the caller holds the lock (also if it did before)
 --   queued   now  rank   remaining  value     the caller waits; remaining and value are the holder's
 --   full     now  rank   remaining  value     the caller is refused: `rank` others wait. It has no entry
---   busy     now  remaining  value            another holder has the lock, or goes before the caller
+--   busy     now  remaining  value            another holder has the lock, or goes before the caller. Or its work is
+--                                             done for a period: then the caller has no entry any more
 --   more     now                              the first hundred entries were dead and are removed, or were
 --                                             let in, and others stand behind them: call again at once
 --   foreign  now  type                        the key holds something that is no string

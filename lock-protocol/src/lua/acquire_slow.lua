@@ -11,8 +11,9 @@
 --   5  an exchange: K belongs to the owner that the caller replaces   counter, K, notification: held
 --      K does not                                                     gone
 --   6  shared, K free or of the same group with room, no queue        take
---   7  K is held by others, and the caller makes one attempt          busy
---   8  everything else                                                enters the queue, then grant_next: held, more,
+--   7  the work of an earlier holder is done for a period             leaves the queue: busy
+--   8  K is held by others, and the caller makes one attempt          busy
+--   9  everything else                                                enters the queue, then grant_next: held, more,
 --                                                                     busy, full or queued
 -- What was found about K (2, 3) goes before what is asked for: a late copy of an acquire must find its own lock,
 -- whatever became of it since.
@@ -101,7 +102,12 @@ if kind ~= '' and (not value or group and group.name == name and group.used + we
     and redis.call('EXISTS', KEYS[2]) == 0 then
   return take()
 end
-if value and entry == '' and not (group and group.name == name) then
+local is_done = value and string.sub(value, 1, 41) == 'lk1:ffffffff-ffff-ffff-ffff-ffffffffffff '
+if is_done and entry ~= '' and redis.call('ZREM', KEYS[2], entry, unpack(ARGV, 9)) > 0 then
+  -- The waiter behind it learns it next.
+  grant_next(command, value, true)
+end
+if value and (entry == '' or is_done) and not (group and group.name == name) then
   local remaining = string.format(' %.0f ', redis.call('PTTL', KEYS[1]))
   if group then
     value = 'lks:' .. group.used .. ':' .. string.sub(value, 5)

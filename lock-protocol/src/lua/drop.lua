@@ -6,7 +6,8 @@
 --
 -- KEYS[1] lock key            a string with an expiry
 -- ARGV[1] owner id            of the caller
--- ARGV[2] min_hold            milliseconds for which the lock stays locked without an owner; 0 frees it
+-- ARGV[2] min_hold            milliseconds for which the lock stays locked without an owner; 0 frees it. "done
+--                             <period>" as in release.lua
 --
 -- Returns one string. `now` is two words: the seconds of the server's time, and the microseconds in the
 -- second.
@@ -14,7 +15,7 @@
 --   gone      now             the caller did not hold the lock
 --
 -- By hand, from this folder:
---   redis-cli --eval <(cat first/frees.lua head/classic.lua attempt.lua drop.lua) \
+--   redis-cli --eval <(cat first/frees.lua head/classic.lua attempt.lua keep.lua drop.lua) \
 --     lock:a , 6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0
 
 local time = redis.call('TIME')
@@ -29,8 +30,6 @@ end
 if ARGV[2] == '0' then
   redis.call('DEL', KEYS[1])
 else
-  -- Under the nil owner id, as in release.lua.
-  value = 'lk1:00000000-0000-0000-0000-000000000000 ' .. string.sub(value, 42)
-  redis.call('SET', KEYS[1], value, 'PX', ARGV[2])
+  keep(value, ARGV[2], time)
 end
 return 'released' .. stamp

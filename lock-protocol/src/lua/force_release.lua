@@ -5,8 +5,8 @@
 -- KEYS[3] fencing counter     a string with an integer
 -- KEYS[4] grace key           set for a moment after a release that yields to other clients
 -- KEYS[5] holders             a zset while several hold K: "<owner id> <number> <label>" -> end of the lease
--- ARGV[1] mode                "revoke" keeps K locked without an owner until its lease ends; "now"
---                             frees it and grants the next waiter; "grant" only grants a free K, and
+-- ARGV[1] mode                "revoke" keeps K locked without an owner until its lease ends, and frees a K whose
+--                             work is done; "now" frees it and grants the next waiter; "grant" only grants a free K, and
 --                             continues a call that replied "more"
 -- ARGV[2] floor               microseconds: no token may be lower
 -- ARGV[3] lead                microseconds: how far a counter's seed lies ahead of the time; 0
@@ -34,7 +34,7 @@
 --   1  K differs from what the operator has seen     changed
 --   2  mode "grant", and K is held                   freed none
 --   3  K is foreign, and its digest is not named     foreign
---   4  mode "revoke"                                 free, endless or revoked
+--   4  mode "revoke", and the work isn't done        free, endless or revoked
 --   5  everything else                               force_release_slow.lua
 --
 -- By hand, from this folder:
@@ -91,7 +91,7 @@ elseif found ~= 'none' and not id then
   if digest == '' or digest ~= ARGV[6] then
     return reply('foreign', digest)
   end
-elseif ARGV[1] ~= 'now' then
+elseif ARGV[1] ~= 'now' and not (token and id == 'ffffffff-ffff-ffff-ffff-ffffffffffff') then
   if found == 'none' then
     return reply('free')
   end

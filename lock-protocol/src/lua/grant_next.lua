@@ -110,7 +110,9 @@ local function notify(command, owner, shared, value, grace, more, group)
       left = 0
     elseif group then
       left = math.max(command.groups.wait_ms(kind, group, math.floor(command.now / 1000)), 0)
-    elseif not owner and value and string.find(value, '^lk[1s]:') then
+    elseif not owner and value and string.find(value, '^lk[1s]:')
+        -- The work is done: the waiter has to learn it at once, and the one behind it when this one leaves.
+        and not string.find(value, '^lk1:ffffffff%-ffff%-ffff%-ffff%-ffffffffffff ') then
       left = math.max(redis.call('PTTL', KEYS[1]), 0)
     end
     -- Eight digits identify the waiter. They are not enough to forge a grant, which has all digits.

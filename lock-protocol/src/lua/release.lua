@@ -16,14 +16,15 @@
 -- A release of an exclusive lock whose reply arrived, and which has no entry in the queue, ends here.
 -- Everything else needs the server's time in the reply, and has:
 -- ARGV[5] min_hold            milliseconds for which the caller's lock stays locked without an
---                             owner; 0 releases it at once
+--                             owner; 0 releases it at once. "done <period>" says that the caller's work has
+--                             succeeded: see keep.lua
 -- ARGV[6] label               of the caller's acquire
 -- ARGV[7] kind                of the lock, as in acquire.lua
 -- ARGV[8...] entries          that the owner id has, or may have, in the queue
 --
 -- Returns one string. Its words are separated by spaces. `now` is two words: the seconds of the
 -- server's time, and the microseconds in the second. It may be missing when there is no ARGV[5].
---   released  now     the caller held it; it is free, or has no owner until min_hold has passed
+--   released  now     the caller held it; it is free, or has no owner until min_hold or the period has passed
 --   handed    now     the caller held it; the next waiter holds it now
 --   gone      now     the caller did not hold it
 -- and "more" as last word when the first hundred entries were dead and are removed, or were let in: call
@@ -36,7 +37,7 @@
 --
 -- By hand, from this folder:
 --   redis-cli --eval <(cat first/frees.lua head/classic.lua release.lua attempt.lua next_token.lua \
---     group.lua grant_next.lua release_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
+--     group.lua grant_next.lua keep.lua release_slow.lua) lock:a '{lock:a}:q' '{lock:a}:f' '{lock:a}:g' '{lock:a}:h' , \
 --     6f1c7f9e-5a0b-4c53-9d55-2f1f6f3f7d10 0 0 0
 
 -- By Lua's pcall: see attempt.lua, which stands behind this part.

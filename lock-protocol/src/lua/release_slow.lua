@@ -1,10 +1,10 @@
 -- release_slow: what release.lua does for a lock with waiters, for a shared one, and for a cancel.
 --
 -- A part, not a script of its own: it stands behind the fast path of release.lua, attempt.lua, next_token.lua,
--- group.lua and grant_next.lua, and uses the fast path's is_read, value, was_owner, min_hold, kind, time and removed.
+-- group.lua, grant_next.lua and keep.lua, and uses the fast path's is_read, value, was_owner, min_hold, kind, time and removed.
 --
 -- Steps, in this order. K goes first, because nothing that fails later may keep it locked:
---   1  K of the caller          deleted, or kept for min_hold under the nil owner id
+--   1  K of the caller          deleted, or kept without an owner: see keep.lua
 --   2  members of the caller    removed, or kept for min_hold without an owner; then K ends with its last member
 --   3  entries of the caller    removed from the queue
 --   4  grant_next               if waiters are left
@@ -20,10 +20,7 @@ if not is_read then
 end
 local moved, groups, group = was_owner, nil, nil
 if was_owner and min_hold ~= '0' then
-  -- Under the nil owner id: a renewal or an acquire that this call has overtaken does not match it,
-  -- and cannot extend the lease.
-  value = 'lk1:00000000-0000-0000-0000-000000000000 ' .. string.sub(value, 42)
-  redis.call('SET', KEYS[1], value, 'PX', min_hold)
+  value = keep(value, min_hold, time)
 elseif was_owner then
   -- Before everything that can fail: a broken queue or counter is reported, and K is free. The fast path has done it
   -- for a plain release.

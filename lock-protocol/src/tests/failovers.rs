@@ -174,6 +174,7 @@ impl Deployment {
             floor_us,
             grace_ms: 0,
             min_hold_ms: 0,
+            done_ms: 0,
             lead_us,
             label: "waiter",
             kind: Kind::Exclusive,

@@ -13,6 +13,7 @@ mod acquire;
 mod exchange;
 mod keys;
 mod kinds;
+mod once_per;
 mod queue;
 
 const TTL: u64 = 30_000;
@@ -47,6 +48,7 @@ fn release_request(number: u128) -> ReleaseCommand<'static> {
         floor_us: NOW,
         grace_ms: 0,
         min_hold_ms: 0,
+        done_ms: 0,
         lead_us: 0,
         label: "waiter",
         kind: Kind::Exclusive,

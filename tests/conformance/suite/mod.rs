@@ -6,6 +6,7 @@ pub(crate) mod holding;
 pub(crate) mod kinds;
 pub(crate) mod load;
 pub(crate) mod losing;
+pub(crate) mod once_per;
 pub(crate) mod operating;
 pub(crate) mod sets;
 pub(crate) mod subject;
@@ -18,6 +19,7 @@ pub(crate) mod contracts {
     pub(crate) use super::kinds::*;
     pub(crate) use super::load::*;
     pub(crate) use super::losing::*;
+    pub(crate) use super::once_per::*;
     pub(crate) use super::operating::*;
     pub(crate) use super::sets::*;
     pub(crate) use super::tickets::*;
@@ -75,6 +77,13 @@ macro_rules! all_contracts {
             downgrade_of_a_lost_lock_is_an_error
             dropped_readers_and_permits_leave_no_lock
             invalid_kinds_are_refused
+            only_a_success_keeps_the_name_taken
+            period_counts_from_the_start
+            waiters_learn_that_the_work_is_done
+            operator_sees_and_frees_what_is_done
+            set_is_done_as_a_whole
+            invalid_periods_are_refused
+            dropped_completion_still_counts
             set_holds_all_locks_or_none
             set_that_times_out_holds_no_lock
             sets_in_opposite_orders_do_not_deadlock

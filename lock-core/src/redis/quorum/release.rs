@@ -13,7 +13,7 @@ use super::{QuorumServers, local_ms};
 use crate::error::LockError;
 use crate::store::Renewal;
 use crate::sync::Process;
-use lock_protocol::cleanup::{ReleaseOutcome, ReleaseRequest, ReleaseSubject};
+use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use lock_protocol::clock::{Clock, Deadline, ServerMs};
 use lock_protocol::quorum::{QuorumRelease, ReleaseRound, majority};
 use lock_protocol::ttl::{MIN_TTL, Ttl};
@@ -47,7 +47,7 @@ pub(super) fn plain(renewal: &Renewal) -> ReleaseRequest {
         entries: Vec::new(),
         origin: None,
         unconfirmed: None,
-        min_hold_until: None,
+        keep: Keep::Nothing,
         subject: ReleaseSubject::Acquire,
         kind: renewal.lease_config.kind,
         label: Arc::clone(&renewal.label),

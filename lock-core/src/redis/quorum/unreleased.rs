@@ -161,7 +161,7 @@ mod tests {
             entries: Vec::new(),
             origin: None,
             unconfirmed: None,
-            min_hold_until: None,
+            keep: lock_protocol::cleanup::Keep::Nothing,
             subject: ReleaseSubject::Guard,
             kind: crate::Kind::Exclusive,
             label: "".into(),

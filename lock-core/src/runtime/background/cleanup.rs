@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use super::WorkerContext;
 use crate::error::LockError;
+use crate::runtime::held_lock::report_success;
 use crate::sync::Mutex;
 use crate::telemetry::metrics::OpenCleanups;
 use crate::telemetry::{CleanupEnd, CleanupOperation, LockEvent, PanicSource};
@@ -323,6 +324,11 @@ fn apply_result(
             let key = &task.request().key;
             let notifications = &runner.context.notifications;
             notifications.on_release(key, &outcome, now);
+            if outcome.was_owner {
+                let reporter = &runner.context.reporter;
+                let lock = reporter.id(key).of_kind(task.request().kind);
+                report_success(reporter, lock, task.request().keep);
+            }
             task.on_reply(&outcome, now);
             None
         }

@@ -63,7 +63,7 @@ pub(in crate::runtime) fn request(origin: Option<u64>) -> ReleaseRequest {
         entries: Vec::new(),
         origin,
         unconfirmed: None,
-        min_hold_until: None,
+        keep: lock_protocol::cleanup::Keep::Nothing,
         subject: ReleaseSubject::Guard,
         kind: Kind::Exclusive,
         label: "".into(),

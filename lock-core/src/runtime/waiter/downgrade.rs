@@ -8,7 +8,7 @@ use crate::runtime::acquired::Acquired;
 use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use lock_protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience};
-use lock_protocol::cleanup::ReleaseOutcome;
+use lock_protocol::cleanup::{Keep, ReleaseOutcome};
 use lock_protocol::kind::Kind;
 
 /// Makes an exclusive lock a read lock, under its owner id.
@@ -53,7 +53,7 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
     let result = Box::pin(drive(PendingAcquire::new(&inner, config, record))).await;
     match result {
         Ok(reader) => {
-            held.on_release(&Ok(ReleaseOutcome::of_downgrade()));
+            held.on_release(&Ok(ReleaseOutcome::of_downgrade()), Keep::Nothing);
             Ok(reader)
         }
         Err(LockError::Lost { reason, .. }) => {
@@ -63,7 +63,7 @@ pub(crate) async fn downgrade(mut acquired: Acquired) -> Result<Acquired, LockEr
         }
         // Whether the key is free, the release in the background finds out.
         Err(error @ LockError::Backend(_)) => {
-            held.on_release(&Err(error.clone()));
+            held.on_release(&Err(error.clone()), Keep::Nothing);
             Err(error)
         }
         Err(error) => Err(error),

@@ -1,13 +1,13 @@
 //! Events as metrics of the `metrics` facade.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use metrics::{Key, Label, Level, Metadata, SharedString, Unit, with_recorder};
 
 use super::{
     ACQUIRE_DURATION, CLEANUPS, CLEANUPS_OPEN, COMMAND_DURATION, ERROR_TYPE, HELD_OLDEST,
-    HOLD_DURATION, KIND_MISMATCHES, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS,
+    HOLD_DURATION, KIND_MISMATCHES, LAST_SUCCESS, LOSSES, METRICS, MetricKind, NAME, NOTIFICATIONS,
     OBSERVER_PANICS, RECONNECTS, RENEWALS, REVOCATIONS, ROLE, SERVER,
 };
 use crate::error::LockError;
@@ -44,6 +44,7 @@ pub(crate) fn describe() {
                 }
                 MetricKind::Seconds => recorder.describe_gauge(name, Some(Unit::Seconds), text),
                 MetricKind::Gauge => recorder.describe_gauge(name, Some(Unit::Count), text),
+                MetricKind::Time => recorder.describe_gauge(name, Some(Unit::Seconds), text),
                 MetricKind::Counter => recorder.describe_counter(name, Some(Unit::Count), text),
             }
         }
@@ -77,6 +78,12 @@ pub(crate) fn write(event: &LockEvent<'_>) {
         } => {
             let labels = vec![named(lock), label("outcome", outcome.as_str())];
             observe(HOLD_DURATION, labels, held_for);
+        }
+        LockEvent::Completed { lock, .. } => {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let key = Key::from_parts(LAST_SUCCESS, vec![named(lock)]);
+            with_recorder(|recorder| recorder.register_gauge(&key, &METADATA))
+                .set(now.unwrap_or_default().as_secs_f64());
         }
         LockEvent::Lost { lock, reason, .. } => {
             count(LOSSES, vec![named(lock), label("reason", reason.as_str())]);

@@ -27,6 +27,8 @@ pub(super) enum Step {
         who: usize,
         grace_ms: u64,
         min_hold_ms: u64,
+        /// The period for which the work is done; 0 if it isn't.
+        done_ms: u64,
         floor_ahead_us: i64,
         lead_us: u64,
         kind: Kind,
@@ -210,14 +212,21 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         );
     let grace = prop_oneof![4 => Just(0_u64), 1 => Just(20)];
     let keep = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64];
-    let release = (who.clone(), grace, keep, floor.clone(), lead, kinds()).prop_map(
-        |(who, grace_ms, min_hold_ms, floor_ahead_us, lead_us, kind)| Step::Release {
-            who,
-            grace_ms,
-            min_hold_ms,
-            floor_ahead_us,
-            lead_us,
-            kind: kind.of(who),
+    // Only exclusive locks are done. A period may end before the release.
+    let done = prop_oneof![3 => Just(0_u64), 1 => 1..3_000_u64, 1 => 1..100_000_000_u64];
+    let release = (who.clone(), grace, keep, done, floor.clone(), lead, kinds()).prop_map(
+        |(who, grace_ms, min_hold_ms, done_ms, floor_ahead_us, lead_us, kind)| {
+            let kind = kind.of(who);
+            let done_ms = if kind.is_shared() { 0 } else { done_ms };
+            Step::Release {
+                who,
+                grace_ms,
+                min_hold_ms: if done_ms > 0 { 0 } else { min_hold_ms },
+                done_ms,
+                floor_ahead_us,
+                lead_us,
+                kind,
+            }
         },
     );
     let mode = prop_oneof![

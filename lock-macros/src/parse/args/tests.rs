@@ -123,7 +123,7 @@ fn unknown_option_is_quoted() {
         errors(quote!(name = "x", x = |a, b| f::<A, B>(a, b), ttl = "30s")),
         [
             "unknown option `x`; expected one of: `name`, `lock`, `ttl`, `wait`, `outage_wait`, `renew`, `max_hold`, \
-             `min_hold`, `mode`, `permits`, `weight`, `max_queue`, \
+             `min_hold`, `once_per`, `mode`, `permits`, `weight`, `max_queue`, \
              `on_contended`, `on_error`, `on_lost`, \
              `release`, `bind`, `manager`, `hash_tag`, `crate`"
         ]

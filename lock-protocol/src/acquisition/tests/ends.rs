@@ -178,3 +178,56 @@ fn wait_that_ends_behind_dead_waiters_says_so() {
     );
     assert!(is_reported, "{action:?}");
 }
+
+/// The key of a lock whose work is done, as a caller's acquire finds it.
+fn done() -> AcquireReply {
+    let value = OwnerValue {
+        owner_id: OwnerId::done(),
+        token: token(5),
+        since_ms: server(0),
+        label: "last".into(),
+    };
+    AcquireReply::Busy {
+        holder: RawHolder {
+            remaining_ms: Some(90_000),
+            value: value.to_string(),
+        },
+    }
+}
+
+#[track_caller]
+fn is_done(action: NextAction<FailedCommand>) {
+    let NextAction::Done(AcquireResult::Failed(AcquireFailure::Done { holder })) = action else {
+        panic!("{action:?}");
+    };
+    assert_eq!(
+        (&*holder.label, holder.remaining),
+        ("last", Some(ms(90_000)))
+    );
+}
+
+#[test]
+fn done_work_ends_an_attempt_and_a_wait_at_once() {
+    for mut bench in [Bench::attempt(), Bench::waiter()] {
+        bench.start();
+        is_done(bench.reply(done()));
+        assert!(matches!(bench.drop_it(), DropAction::Forget));
+    }
+}
+
+#[test]
+fn waiter_that_finds_the_work_done_leaves_nothing() {
+    let mut bench = Bench::queued();
+    bench.to(100).notify(Notification::Poll);
+    is_done(bench.reply(done()));
+    // The script has removed its entry.
+    assert!(matches!(bench.drop_it(), DropAction::Forget));
+
+    // A copy without a reply may still arrive.
+    let mut bench = Bench::queued();
+    bench.to(100).notify(Notification::Poll);
+    bench.to(600).fail(FailureClass::TimedOut);
+    bench.to(700).notify(Notification::Poll);
+    is_done(bench.reply(done()));
+    assert_eq!(bench.cancel_on_drop().entries.len(), 1);
+}

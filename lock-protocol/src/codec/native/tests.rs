@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::acquisition::{AcquireOutcome, FailureClass, QueueLimit};
-use crate::cleanup::ReleaseSubject;
+use crate::cleanup::{Keep, ReleaseSubject};
 use crate::clock::Moment;
 use crate::clock_sync::NotAfter;
 use crate::codec::Lane;
@@ -100,7 +100,7 @@ fn release() -> ReleaseRequest {
         entries: Vec::new(),
         origin: None,
         unconfirmed: None,
-        min_hold_until: None,
+        keep: Keep::Nothing,
         subject: ReleaseSubject::Guard,
         kind: Kind::Exclusive,
         label: "me".into(),
@@ -248,7 +248,7 @@ fn releases_and_renewals_write_what_their_scripts_need() {
         assert_eq!(text, format!("EVALSHA release {keys} OWNER 1000 2{rest}"));
     }
     let kept = ReleaseRequest {
-        min_hold_until: Some(at(600)),
+        keep: Keep::Until(at(600)),
         ..release()
     };
     let text = written(&native(), OpKind::Release(&kept), &link());
@@ -304,7 +304,7 @@ fn releases_and_renewals_write_what_their_scripts_need() {
 #[test]
 fn second_copy_is_the_same_at_any_time() {
     let kept = ReleaseRequest {
-        min_hold_until: Some(at(600)),
+        keep: Keep::Until(at(600)),
         ..release()
     };
     let renewal = renewal(Kind::Read);

@@ -233,6 +233,7 @@ impl State {
             floor_us: START_US,
             grace_ms: 0,
             min_hold_ms: 0,
+            done_ms: 0,
             lead_us: 0,
             label: "set",
             kind: model.kinds[client],

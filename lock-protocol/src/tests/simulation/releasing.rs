@@ -7,7 +7,7 @@ use super::link::Purpose;
 use super::task::{CallLane, Releasing, Work};
 use super::timers::NEVER;
 use crate::acquisition::FailureClass;
-use crate::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, ReleaseRequest, Validity};
+use crate::cleanup::{AwaitedRelease, AwaitedStep, Cleanup, Keep, ReleaseRequest, Validity};
 use crate::tests::virtual_client::{Caller, Lapse, MessageLane, Reply, Request};
 
 impl Simulation {
@@ -41,9 +41,9 @@ impl Simulation {
         };
         holding.lease.release();
         let mut request = holding.request.clone();
-        request.min_hold_until = section
-            .min_hold
-            .map(|shortest| holding.since.plus(shortest));
+        request.keep = section.min_hold.map_or(Keep::Nothing, |shortest| {
+            Keep::Until(holding.since.plus(shortest))
+        });
         of.calls[CallLane::Renew as usize] = None;
         of.caller = Caller::Idle;
         let cleanup = Cleanup::new(request, now, timeout);

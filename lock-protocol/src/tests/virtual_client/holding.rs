@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Caller, ClientStep, Effect, MessageLane, Reply, Request};
 use crate::acquisition::{AcquireConfig, AcquireOrigin, Patience, RenewOutcome};
 use crate::backoff::Jitter;
+use crate::cleanup::Keep;
 use crate::lease::LeaseAction;
 use crate::local_queue::Peers;
 use crate::owner_id::OwnerId;
@@ -159,7 +160,9 @@ impl<P: Peers> ClientStep<'_, P> {
         let has_ended = holding.lease.next_action(now) == LeaseAction::Done;
         holding.lease.release();
         let mut request = holding.request.clone();
-        request.min_hold_until = min_hold.map(|shortest| holding.since.plus(shortest));
+        request.keep = min_hold.map_or(Keep::Nothing, |shortest| {
+            Keep::Until(holding.since.plus(shortest))
+        });
         self.effects.push(Effect::StopAwaiting {
             lane: MessageLane::Renew,
             owner_id: request.owner_id,

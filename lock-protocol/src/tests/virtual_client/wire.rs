@@ -41,6 +41,7 @@ pub(in crate::tests) enum Request {
     Release {
         floor_us: u64,
         min_hold_ms: u64,
+        done_ms: u64,
         kind: Kind,
         entries: Vec<QueueEntry>,
     },
@@ -59,6 +60,7 @@ impl Request {
         Self::Release {
             floor_us,
             min_hold_ms: request.min_hold_ms(now),
+            done_ms: request.keep.done_ms(),
             kind: request.kind,
             entries: request.entries.clone(),
         }
@@ -111,6 +113,7 @@ impl Request {
             Self::Release {
                 floor_us,
                 min_hold_ms,
+                done_ms,
                 kind,
                 entries,
             } => {
@@ -119,6 +122,7 @@ impl Request {
                     floor_us: *floor_us,
                     grace_ms: 0,
                     min_hold_ms: *min_hold_ms,
+                    done_ms: *done_ms,
                     lead_us: 0,
                     label: "",
                     kind: *kind,

@@ -1,0 +1,8 @@
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(name = "x", once_per = "1h", min_hold = "1s")]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

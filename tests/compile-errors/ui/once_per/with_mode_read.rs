@@ -1,0 +1,8 @@
+use lock_core::{LockError, distributed_lock};
+
+#[distributed_lock(name = "x", mode = read, once_per = "1h")]
+async fn f() -> Result<(), LockError> {
+    Ok(())
+}
+
+fn main() {}

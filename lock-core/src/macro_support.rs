@@ -38,12 +38,12 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    OnContended, Options, checked_max_hold, checked_max_queue, checked_min_hold, checked_permits,
+    OnContended, Options, checked_max_hold, checked_max_queue, checked_min_hold, checked_once_per, checked_permits,
     checked_renew, checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
-    MapOutcome, OnLost, ReturnOutcome, RunBody, RunBodyThenRelease, map_error_with, run_body,
-    run_body_then_release,
+    Completing, HasSucceeded, MapOutcome, NoResult, OnLost, ReturnOutcome, RunBody,
+    RunBodyThenRelease, Success, completing, map_error_with, run_body, run_body_then_release,
 };
 // The option `crate` imports the crate by this path.
 pub use crate as lock_core;

@@ -36,4 +36,6 @@ mod settings;
 pub use self::declared::Declared;
 pub(crate) use self::lock_request::LockRequest;
 pub use self::lock_request::{Acquiring, ByName, Names, One, OneLock, Target};
+#[cfg(feature = "macros")]
+pub(crate) use self::settings::{LONGEST_PERIOD, SHORTEST_PERIOD};
 pub use crate::lead::{Campaign, Leadership, Term};

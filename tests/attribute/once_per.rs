@@ -96,7 +96,7 @@ mod result {
         aliased: false, true;
         in_background: false, true;
         handled: false, true;
-        generic: None, Some(7_u32);
+        generic: None::<u32>, Some(7_u32);
         boxed: false, true;
         set: false, true;
         declared: false, true;

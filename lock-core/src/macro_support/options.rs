@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::{ByName, LockRequest};
+use crate::request::{ByName, LONGEST_PERIOD, LockRequest, SHORTEST_PERIOD};
 use lock_protocol::kind::{Kind, MAX_PERMITS, MAX_WEIGHT};
 use lock_protocol::renew::{MIN_RENEWAL, Renew};
 use lock_protocol::ttl::{MAX_TTL, MIN_TTL};
@@ -23,6 +23,8 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// `min_hold = ..`
     pub min_hold: Option<Duration>,
+    /// `once_per = ..`
+    pub once_per: Option<Duration>,
     /// `mode = ..`, `permits = ..` and `weight = ..`
     pub kind: Kind,
     /// `max_queue = ..`
@@ -50,6 +52,7 @@ impl Options {
         renew: Renew::Auto,
         max_hold: None,
         min_hold: None,
+        once_per: None,
         kind: Kind::Exclusive,
         max_queue: None,
         on_contended: OnContended::Return,
@@ -84,6 +87,9 @@ impl Options {
         }
         if let Some(waiters) = self.max_queue {
             request = request.max_queue(waiters);
+        }
+        if let Some(period) = self.once_per {
+            request = request.once_per(period);
         }
         request
     }
@@ -182,6 +188,25 @@ pub const fn checked_min_hold(shortest: Duration, ttl: Option<Duration>) -> Dura
     shortest
 }
 
+/// Checks a constant `once_per` by the limits that the attribute has for literals.
+///
+/// # Panics
+///
+/// See [`checked_ttl`].
+#[must_use]
+#[track_caller]
+pub const fn checked_once_per(period: Duration) -> Duration {
+    assert!(
+        period.as_nanos() >= SHORTEST_PERIOD.as_nanos(),
+        "`once_per` must be at least 100 ms"
+    );
+    assert!(
+        period.as_nanos() <= LONGEST_PERIOD.as_nanos(),
+        "`once_per` must be at most 366 days"
+    );
+    period
+}
+
 /// Checks constant `permits` by the limits that the attribute has for literals.
 ///
 /// # Panics
@@ -252,6 +277,12 @@ mod tests {
         let panics = |check: fn(Duration) -> Duration, value| {
             std::panic::catch_unwind(|| check(value)).is_err()
         };
+        for period in [SHORTEST_PERIOD, LONGEST_PERIOD] {
+            assert_eq!(checked_once_per(period), period);
+        }
+        let nano = Duration::from_nanos(1);
+        assert!(panics(checked_once_per, SHORTEST_PERIOD - nano));
+        assert!(panics(checked_once_per, LONGEST_PERIOD + nano));
         assert!(panics(checked_ttl, Duration::from_micros(99_999)));
         assert!(panics(checked_ttl, Duration::new(24 * 3600, 1)));
     }

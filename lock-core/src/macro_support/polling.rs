@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::mem;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::ReturnType;
 use super::call::{Acquire, AcquireFuture, GuardSlot};
 use crate::error::LockError;
 use crate::guard::{Holding, Released, release_after_body};
@@ -51,6 +53,7 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
     fn poll_body<T>(
         &mut self,
         body: Pin<&mut dyn Future<Output = T>>,
+        map: &dyn HasSucceeded<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<T, LockError>> {
         ready!(self.poll_acquire(cx))?;
@@ -58,8 +61,11 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
             unreachable!("polled after it was done");
         };
         let polled = run.poll(body, cx);
-        if let Poll::Ready(Err(_)) = polled {
-            self.stage = CallStage::Done;
+        match &polled {
+            // Before any release, which says so: that of this call, or that of the guard's drop.
+            Poll::Ready(Ok(output)) if map.has_succeeded(output) => run.held().complete(),
+            Poll::Ready(Err(_)) => self.stage = CallStage::Done,
+            Poll::Ready(Ok(_)) | Poll::Pending => {}
         }
         polled
     }
@@ -69,11 +75,12 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
         &mut self,
         body: Pin<&mut dyn Future<Output = T>>,
         output: &mut Option<T>,
+        map: &dyn HasSucceeded<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<T, LockError>> {
         let done = match output.take() {
             Some(done) => done,
-            None => ready!(self.poll_body(body, cx))?,
+            None => ready!(self.poll_body(body, map, cx))?,
         };
         if self.poll_release(cx).is_pending() {
             *output = Some(done);
@@ -116,8 +123,14 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
     }
 }
 
+/// Knows whether the work of a function with `once_per` has succeeded.
+pub trait HasSucceeded<T> {
+    /// Returns whether this result keeps the name taken. Always false without `once_per`.
+    fn has_succeeded(&self, output: &T) -> bool;
+}
+
 /// Makes the output of a call from its outcome.
-pub trait MapOutcome<T> {
+pub trait MapOutcome<T>: HasSucceeded<T> {
     /// The output of the call.
     type Output;
 
@@ -129,11 +142,23 @@ pub trait MapOutcome<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct ReturnOutcome;
 
+impl<T> HasSucceeded<T> for ReturnOutcome {
+    fn has_succeeded(&self, _: &T) -> bool {
+        false
+    }
+}
+
 impl<T> MapOutcome<T> for ReturnOutcome {
     type Output = Result<T, LockError>;
 
     fn map_outcome(&self, outcome: Result<T, LockError>) -> Self::Output {
         outcome
+    }
+}
+
+impl<T> HasSucceeded<T> for fn(LockError) -> T {
+    fn has_succeeded(&self, _: &T) -> bool {
+        false
     }
 }
 
@@ -148,6 +173,71 @@ impl<T> MapOutcome<T> for fn(LockError) -> T {
             Ok(output) => output,
             Err(error) => self(error),
         }
+    }
+}
+
+/// The outcome of a function with `once_per`, whose result says whether it has succeeded.
+#[derive(Clone, Copy, Debug)]
+pub struct Completing<M, T> {
+    map: M,
+    has_succeeded: fn(&T) -> bool,
+}
+
+/// Lets the result of a function with `once_per` keep the name taken.
+pub fn completing<T, M: MapOutcome<T>>(
+    _: ReturnType<T>,
+    map: M,
+    has_succeeded: fn(&T) -> bool,
+) -> Completing<M, T> {
+    Completing { map, has_succeeded }
+}
+
+impl<M, T> HasSucceeded<T> for Completing<M, T> {
+    fn has_succeeded(&self, output: &T) -> bool {
+        (self.has_succeeded)(output)
+    }
+}
+
+impl<T, M: MapOutcome<T>> MapOutcome<T> for Completing<M, T> {
+    type Output = M::Output;
+
+    fn map_outcome(&self, outcome: Result<T, LockError>) -> M::Output {
+        self.map.map_outcome(outcome)
+    }
+}
+
+/// The result of a body. It has succeeded if it is `Ok`, or if its type is no `Result`.
+///
+/// `Success(&result).has_succeeded()` is chosen by the type, also behind an alias: the compiler finds the method of a
+/// `Result` first, and for each other type the one behind the `Deref`.
+#[derive(Debug)]
+pub struct Success<'a, T>(pub &'a T);
+
+impl<T, E> Success<'_, Result<T, E>> {
+    /// Returns whether it is `Ok`.
+    #[must_use]
+    pub fn has_succeeded(&self) -> bool {
+        self.0.is_ok()
+    }
+}
+
+/// A result of another type.
+#[derive(Debug)]
+pub struct NoResult;
+
+impl NoResult {
+    /// Returns true: the body has ended.
+    #[must_use]
+    pub fn has_succeeded(&self) -> bool {
+        true
+    }
+}
+
+impl<T> Deref for Success<'_, T> {
+    type Target = NoResult;
+
+    fn deref(&self) -> &NoResult {
+        &NoResult
     }
 }
 
@@ -184,7 +274,7 @@ impl<F: Future, M: MapOutcome<F::Output> + Unpin, A: Acquire> Future for RunBody
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
         let this = &mut *self;
-        match this.progress.poll_body(this.body.as_mut(), cx) {
+        match this.progress.poll_body(this.body.as_mut(), &this.map, cx) {
             Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
             Poll::Pending => Poll::Pending,
         }
@@ -227,9 +317,12 @@ impl<F: Future, M: MapOutcome<F::Output>, A: Acquire> Future
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<M::Output> {
         let this = &mut *self;
-        let polled = this
-            .progress
-            .poll_body_then_release(this.body.as_mut(), &mut this.output, cx);
+        let polled = this.progress.poll_body_then_release(
+            this.body.as_mut(),
+            &mut this.output,
+            &this.map,
+            cx,
+        );
         match polled {
             Poll::Ready(outcome) => Poll::Ready(this.map.map_outcome(outcome)),
             Poll::Pending => Poll::Pending,

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use lock_core::LockError;
-use lock_core::error::{BackendErrorKind, InvalidKindReason, InvalidSetting};
+use lock_core::error::{BackendErrorKind, InvalidKindReason, InvalidOncePerReason, InvalidSetting};
 
 use crate::exit::Exit;
 use crate::page::Line;
@@ -83,6 +83,7 @@ fn class(error: &LockError) -> (Exit, &'static str) {
         LockError::Contended { .. } => (Exit::Contended, "contended"),
         LockError::Timeout { .. } => (Exit::Contended, "timeout"),
         LockError::QueueFull { .. } => (Exit::Contended, "queue-full"),
+        LockError::Done { .. } => (Exit::Contended, "done"),
         LockError::Lost { .. } => (Exit::Lost, "lost"),
         LockError::TicketEnded { .. } => (Exit::Contended, "ticket-ended"),
         LockError::ForeignKey { .. } => (Exit::Config, "foreign-key"),
@@ -100,6 +101,10 @@ fn invalid_class(setting: &InvalidSetting) -> (Exit, &'static str) {
         InvalidSetting::Ttl { .. }
         | InvalidSetting::MaxHold { .. }
         | InvalidSetting::MinHold { .. }
+        | InvalidSetting::OncePer {
+            reason: InvalidOncePerReason::OutOfRange { .. },
+            ..
+        }
         | InvalidSetting::Wait { .. }
         | InvalidSetting::OutageWait { .. }
         | InvalidSetting::Renewal { .. } => (Exit::Usage, "invalid-time"),
@@ -110,6 +115,7 @@ fn invalid_class(setting: &InvalidSetting) -> (Exit, &'static str) {
         InvalidSetting::Dialect { .. }
         | InvalidSetting::Manager { .. }
         | InvalidSetting::Ticket { .. }
+        | InvalidSetting::OncePer { .. }
         | InvalidSetting::Kind { .. } => (Exit::Config, "configuration"),
         // This program sets no overrides.
         _ => (Exit::Internal, "internal"),

@@ -96,7 +96,7 @@ async fn check_held(
             Err(foreign_key(&args.name, "a value without an owner id"))
         }
         LockStatus::Foreign { found, .. } if !args.foreign => Err(foreign_key(&args.name, found)),
-        LockStatus::Held(_) | LockStatus::Foreign { .. } => Ok(()),
+        LockStatus::Held(_) | LockStatus::Done { .. } | LockStatus::Foreign { .. } => Ok(()),
         // Only `--now` frees a key that has no holder any more.
         LockStatus::Kept { .. } | LockStatus::Blocked { .. } if args.now => Ok(()),
         LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
@@ -116,7 +116,9 @@ fn question(lock: &LockInfo, args: &ReleaseArgs) -> String {
     let holder = || lock.holder().map(view::label);
     let of = view::holding(lock).or_else(holder);
     let of = of.map(|of| format!(" of {of}")).unwrap_or_default();
-    if view::is_foreign(lock) {
+    if let LockStatus::Done { .. } = lock.status {
+        format!("Free the lock `{name}` now, so that its work can be done again? [y/N] ")
+    } else if view::is_foreign(lock) {
         format!(
             "Delete the key of the lock `{name}`{of} at once? Its owner does not learn of it, so two may \
              hold the lock then. [y/N] "

@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::page::Line;
-use crate::text::{flag, human};
+use crate::text::{flag, human, rfc3339};
 use crate::view;
 
 mod child;
@@ -181,6 +181,9 @@ impl Job<'_> {
         if let Some(max_queue) = args.max_queue {
             request = request.max_queue(max_queue);
         }
+        if let Some(period) = args.once_per {
+            request = request.once_per(period);
+        }
         let held = request.acquire().await?;
         // A handover gives a lease of two seconds at most. When this process is killed right after the
         // command has begun, the guard process needs `--kill-after` before the lease ends.
@@ -328,8 +331,13 @@ impl Job<'_> {
             // The guard process was killed. Without it the command would run on without the lock.
             child.end_group(Instant::now() + self.kill_after).await;
         }
-        self.release(locks, guard).await;
-        Ok(ended.exit())
+        let exit = ended.exit();
+        if self.args.once_per.is_some() && exit == Exit::Chosen(0) {
+            self.complete(locks, guard).await;
+        } else {
+            self.release(locks, guard).await;
+        }
+        Ok(exit)
     }
 
     /// Ends CMD after the loss of the lock.
@@ -399,7 +407,20 @@ impl Job<'_> {
     /// Releases the lock. The code of CMD stays, whatever happens here.
     async fn release(&self, locks: &LockManager, guard: LockSet) {
         let limit = Instant::now() + connect::RELEASE_TIMEOUT;
-        let Err(error) = guard.release().await else {
+        let released = guard.release().await;
+        self.end(locks, released, limit).await;
+    }
+
+    /// Releases the lock, and keeps its name taken for the rest of `--once-per`.
+    async fn complete(&self, locks: &LockManager, guard: LockSet) {
+        let limit = Instant::now() + connect::RELEASE_TIMEOUT;
+        let completed = guard.complete().await;
+        self.end(locks, completed, limit).await;
+    }
+
+    /// Warns if the release failed.
+    async fn end(&self, locks: &LockManager, released: Result<(), LockError>, limit: Instant) {
+        let Err(error) = released else {
             return;
         };
         let what = self.what_is_lost();
@@ -458,6 +479,16 @@ fn contended_text(
         _ => String::new(),
     };
     let code = exit.code();
+    if let LockError::Done {
+        since, by, free_in, ..
+    } = error
+    {
+        let (since, free) = (rfc3339(*since), human(*free_in));
+        return format!(
+            "the work of `{name}` is done: {by} began it at {since} and succeeded; the name is free in {free}; \
+             nothing was run (exit {code})"
+        );
+    }
     format!("the lock `{name}` {state}; {waited}nothing was run (exit {code})")
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn describe(lock: &LockInfo) -> Page {
                 line("kind", &holder.kind.to_string());
             }
         }
-        LockStatus::Kept { .. } | LockStatus::Blocked { .. } => {
+        LockStatus::Kept { .. } | LockStatus::Done { .. } | LockStatus::Blocked { .. } => {
             line("state", &view::without_holder(lock).unwrap_or_default());
         }
         LockStatus::Foreign { found, advice, .. } => {

@@ -27,6 +27,8 @@ pub(crate) struct LockRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     kept: Option<KeptRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<DoneRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<BlockedRecord<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     foreign: Option<ForeignRecord>,
@@ -62,6 +64,19 @@ struct KeptRecord<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<&'a str>,
     kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+/// A lock whose work is done for a `--once-per`.
+#[derive(Serialize)]
+struct DoneRecord<'a> {
+    label: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<&'a str>,
+    /// When the work that succeeded began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
 }
@@ -119,6 +134,7 @@ impl<'a> LockRecord<'a> {
             holding: shared(lock).map(|_| lock.holders_total),
             holders: None,
             kept: None,
+            done: None,
             blocked: None,
             foreign: None,
             waiting: lock.waiters_total,
@@ -140,6 +156,20 @@ impl<'a> LockRecord<'a> {
                     label,
                     tag: tag.as_deref(),
                     kind: kind.to_string(),
+                    until: free_at.map(rfc3339),
+                });
+            }
+            LockStatus::Done {
+                since,
+                free_at,
+                label,
+                tag,
+                ..
+            } => {
+                record.done = Some(DoneRecord {
+                    label,
+                    tag: tag.as_deref(),
+                    since: since.map(rfc3339),
                     until: free_at.map(rfc3339),
                 });
             }
@@ -193,6 +223,7 @@ pub(crate) fn state(lock: &LockInfo) -> &'static str {
         LockStatus::Free => "free",
         LockStatus::Held(_) => "held",
         LockStatus::Kept { .. } => "kept",
+        LockStatus::Done { .. } => "done",
         LockStatus::Blocked { .. } => "blocked",
         _ => "foreign",
     }
@@ -256,6 +287,18 @@ pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
             let by = min_hold_of(label, tag.as_deref());
             format!("no holder; {what}kept{until} by {by} ({left})")
         }
+        LockStatus::Done {
+            since,
+            free_at,
+            label,
+            tag,
+            ..
+        } => {
+            let since = since.map_or_else(String::new, |at| format!(" since {}", rfc3339(at)));
+            let until = free_at.map_or_else(String::new, |at| format!(" until {}", rfc3339(at)));
+            let by = with_tag(label, tag.as_deref());
+            format!("no holder; done{since}{until} by {by} ({})", left(lock)?)
+        }
         LockStatus::Blocked { text, .. } => {
             format!("no holder; kept locked {} after it was {text}", left(lock)?)
         }
@@ -265,7 +308,9 @@ pub(crate) fn without_holder(lock: &LockInfo) -> Option<String> {
 
 /// Says for how long a lock without a holder is locked. Returns `None` for all other locks.
 fn left(lock: &LockInfo) -> Option<String> {
-    let (LockStatus::Kept { free_at, .. } | LockStatus::Blocked { free_at, .. }) = &lock.status
+    let (LockStatus::Kept { free_at, .. }
+    | LockStatus::Done { free_at, .. }
+    | LockStatus::Blocked { free_at, .. }) = &lock.status
     else {
         return None;
     };
@@ -278,8 +323,12 @@ fn left(lock: &LockInfo) -> Option<String> {
 
 /// Names the last holder, whose `--min-hold` has not passed.
 fn min_hold_of(label: &str, tag: Option<&str>) -> String {
+    format!("--min-hold of {}", with_tag(label, tag))
+}
+
+fn with_tag(label: &str, tag: Option<&str>) -> String {
     let tag = tag.map_or_else(String::new, |tag| format!(" #{tag}"));
-    format!("--min-hold of {label}{tag}")
+    format!("{label}{tag}")
 }
 
 /// The columns of a list.
@@ -313,6 +362,20 @@ pub(crate) fn row(lock: &LockInfo) -> [String; 5] {
         } => {
             let why = min_hold_of(label, tag.as_deref());
             (format!("(none: {why})"), none(), left_until(*free_at))
+        }
+        LockStatus::Done {
+            since,
+            free_at,
+            label,
+            tag,
+            ..
+        } => {
+            let age = since.and_then(|at| lock.read_at.duration_since(at).ok());
+            (
+                format!("(none: done by {})", with_tag(label, tag.as_deref())),
+                age.map_or_else(none, ago),
+                left_until(*free_at),
+            )
         }
         LockStatus::Blocked { free_at, text, .. } => {
             (format!("(none: {text})"), none(), left_until(*free_at))

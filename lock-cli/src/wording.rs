@@ -5,7 +5,9 @@
 use std::error::Error;
 
 use lock_core::LockError;
-use lock_core::error::{BackendError, BackendErrorKind, InvalidKindReason, InvalidSetting};
+use lock_core::error::{
+    BackendError, BackendErrorKind, InvalidKindReason, InvalidOncePerReason, InvalidSetting,
+};
 
 use crate::text::flag;
 
@@ -47,6 +49,17 @@ fn of_setting(invalid: &InvalidSetting) -> String {
                 flag(*shortest)
             )
         }
+        InvalidSetting::OncePer { reason, .. } => match reason {
+            InvalidOncePerReason::OutOfRange { period, .. } => format!(
+                "invalid --once-per {}: use at least 100ms and at most 8784h, which are 366 days",
+                flag(*period)
+            ),
+            InvalidOncePerReason::Quorum => {
+                "--once-per needs one server, Sentinel or a cluster; a quorum forgets what was done"
+                    .to_owned()
+            }
+            _ => plain(&invalid.to_string()),
+        },
         InvalidSetting::Manager {
             setting,
             value,
@@ -131,6 +144,7 @@ pub(crate) fn plain(text: &str) -> String {
         ("`min_hold`", "--min-hold"),
         ("`max_queue`", "--max-queue"),
         ("`outage_wait`", "--outage-wait"),
+        ("`once_per`", "--once-per"),
         // The names of dialects are those of the guide.
         ("`Dialect::", "the dialect `"),
     ]
@@ -149,12 +163,13 @@ mod tests {
     use super::*;
 
     /// Words of programs, which a user of a shell does not know.
-    const OF_PROGRAMS: [&str; 15] = [
+    const OF_PROGRAMS: [&str; 16] = [
         "::",
         "max_hold",
         "min_hold",
         "max_queue",
         "outage_wait",
+        "once_per",
         "command_timeout",
         "address_map",
         "`wait`",

@@ -46,7 +46,7 @@ pub(crate) struct RunArgs {
     pub(crate) resume: Option<String>,
 
     /// Shares the lock with other readers. While a reader holds it, no job gets it exclusively
-    #[arg(long, conflicts_with_all = ["permits", "min_hold"])]
+    #[arg(long, conflicts_with_all = ["permits", "min_hold", "once_per"])]
     pub(crate) read: bool,
 
     /// Takes one of COUNT permits, so that up to COUNT jobs run at once. From 1 to 10000
@@ -83,11 +83,18 @@ pub(crate) struct RunArgs {
     #[arg(long, value_parser = duration::parse, value_name = "TIME")]
     pub(crate) min_hold: Option<Duration>,
 
-    /// What to do while another holder has the lock
+    /// Runs the command once in this time: after it has exited with 0, the name stays taken until the time since
+    /// its start is over. After any other end, the next caller may run it at once. From 100ms to 366 days (8784h).
+    /// `lockctl release` lets it run again
+    #[arg(long, conflicts_with_all = ["permits", "min_hold"], value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) once_per: Option<Duration>,
+
+    /// What to do while another holder has the lock, or has done the work of this --once-per
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub(crate) on_contended: OnContended,
 
-    /// The exit code while another holder has the lock. With 0, the caller cannot see it
+    /// The exit code while another holder has the lock, or has done the work of this --once-per. With 0, the caller
+    /// cannot see it
     #[arg(short = 'E', long, default_value_t = 75, value_name = "CODE")]
     pub(crate) conflict_exit_code: u8,
 
@@ -169,7 +176,7 @@ pub(crate) enum OnContended {
     /// Ends with the conflict exit code
     #[default]
     Fail,
-    /// Ends with 0: another machine does the work
+    /// Ends with 0: another machine does the work, or has done it
     Skip,
 }
 

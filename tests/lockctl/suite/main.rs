@@ -18,6 +18,7 @@ mod guide;
 mod json;
 mod kinds;
 mod loss;
+mod once_per;
 mod program;
 mod signals;
 mod terminal;

@@ -1,53 +1,63 @@
 //! The example `nightly_job`.
 
-use test_support::fixtures::SOON;
-use test_support::{RedisServer, Reply};
+use std::time::Duration;
+
+use test_support::fixtures::{SOON, time_to_expiry};
+use test_support::{Helper, Process, RedisServer, eventually};
 
 use super::example;
+
+const KEY: &str = "lock:nightly-report";
+
+fn instance(server: &RedisServer) -> Helper {
+    example("nightly_job")
+        .env("DISTRIBUTED_LOCK_URL", server.url())
+        .arg("--takes")
+}
+
+#[track_caller]
+fn lines_of(instance: &Process) -> Vec<String> {
+    assert!(instance.wait(SOON).success(), "{:#?}", instance.lines());
+    instance.lines()
+}
 
 #[test]
 fn one_instance_runs_and_the_others_skip() {
     let server = RedisServer::start();
-    let instances: Vec<_> = (0..4)
-        .map(|_| {
-            example("nightly_job")
-                .env("DISTRIBUTED_LOCK_URL", server.url())
-                .arg("--takes")
-                .arg("3000")
-                .spawn()
-        })
-        .collect();
-    let mut outputs: Vec<Vec<String>> = instances
-        .iter()
-        .map(|instance| {
-            assert!(instance.wait(SOON).success());
-            instance.lines()
-        })
-        .collect();
+    let start = |_| instance(&server).arg("1000").spawn();
+    let instances: Vec<_> = (0..4).map(start).collect();
+    let mut outputs: Vec<_> = instances.iter().map(lines_of).collect();
     outputs.sort();
     assert!(outputs[0][0].starts_with("running"), "{outputs:#?}");
     assert!(outputs[0][1].starts_with("finished"), "{outputs:#?}");
     for skipped in &outputs[1..] {
-        assert!(skipped[0].starts_with("skipped"), "{outputs:#?}");
+        assert_eq!(*skipped, ["skipped: the report of this night is written"]);
     }
-    assert_eq!(
-        server.cli(&["EXISTS", "lock:nightly-report"]),
-        Reply::Integer(0)
-    );
+    let left = time_to_expiry(&server, KEY);
+    assert!(left > Duration::from_secs(22 * 3600), "{left:?}");
 }
 
-/// The job is quicker than the difference of two clocks. The lock and not the process waits for late starters.
+/// One of the instances that wait runs the job at once, and the job is done when one succeeds.
 #[test]
-fn instance_that_starts_after_the_end_of_a_quick_job_skips() {
+fn job_that_fails_or_is_killed_is_run_by_another_instance() {
     let server = RedisServer::start();
-    let start = || {
-        let instance = example("nightly_job").arg("--redis").arg(server.url());
-        let instance = instance.arg("--takes").arg("0").spawn();
-        assert!(instance.wait(SOON).success());
-        instance.lines()
-    };
-    assert!(start()[1].starts_with("finished"));
-    assert!(start()[0].starts_with("skipped"));
+    let failing = instance(&server).arg("0").arg("--fails").arg("true");
+    assert_eq!(
+        lines_of(&failing.spawn())[1],
+        "failed: the printer has no paper"
+    );
+    let killed = instance(&server).arg("60000").spawn();
+    eventually(SOON, || !killed.lines().is_empty());
+    let waiting = instance(&server).arg("0").spawn();
+    killed.kill9();
+    // The lease of the killed instance ends first.
+    assert!(waiting.wait(2 * SOON).success(), "{:#?}", waiting.lines());
+    assert!(waiting.lines()[1].starts_with("finished"));
+    let late = instance(&server).arg("0").spawn();
+    assert_eq!(
+        lines_of(&late),
+        ["skipped: the report of this night is written"]
+    );
 }
 
 #[test]

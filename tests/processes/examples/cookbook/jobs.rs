@@ -23,19 +23,24 @@ fn lines_of(processes: &[Process]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn quick_job_runs_once_for_instances_that_start_one_after_another() {
+fn job_runs_until_it_succeeds_once_for_instances_that_start_one_after_another() {
     let server = RedisServer::start();
-    let run = || lines_of(&[on(&server, "cron_once").spawn()]).remove(0);
+    let start = |job: Helper| lines_of(&[job.spawn()]).remove(0);
+    let run = || start(on(&server, "cron_once"));
+    let fail = || start(on(&server, "cron_once").arg("--fails").arg("true"));
+    assert_eq!(fail(), ["failed: the mail server is away"]);
+    assert!(!exists(&server, "lock:digest"));
     assert_eq!(run(), ["ran: sent 12 mails"]);
-    // The first instance has ended, and the key stays locked.
-    assert!(time_to_expiry(&server, "lock:digest") <= Duration::from_secs(5));
-    assert_eq!(
-        run(),
-        ["skipped: another instance runs this job, or has just run it"]
-    );
-    // The next time of the schedule is later than `min_hold`.
-    eventually(SOON, || !exists(&server, "lock:digest"));
-    assert_eq!(run(), ["ran: sent 12 mails"]);
+    // The instance has ended, and the name stays taken for the rest of the period.
+    let left = time_to_expiry(&server, "lock:digest");
+    assert!(left > Duration::from_secs(22 * 3600), "{left:?}");
+    assert!(left <= Duration::from_secs(23 * 3600), "{left:?}");
+    for skipped in [run(), fail()] {
+        assert_eq!(
+            skipped,
+            ["skipped: another instance runs this job, or has run it today"]
+        );
+    }
 }
 
 #[test]

@@ -28,6 +28,10 @@ pub(crate) fn kind(kind: &KindArgs, written: &Written, scope: &Scope, errors: &m
         errors.on(min_hold, "`min_hold` cannot be combined with `mode = read`");
     }
     if let Some(once_per) = written.find("once_per") {
+        if let Some(min_hold) = min_hold {
+            let message = "`min_hold` cannot be combined with `once_per`; remove one of them";
+            errors.on(min_hold, message);
+        }
         let other = match (kind.mode, permits) {
             (Some(Mode::Read), _) => Some("`mode = read`"),
             (_, Some(_)) => Some("`permits`"),
@@ -144,6 +148,10 @@ mod tests {
             (
                 quote!(min_hold = "1s", mode = read),
                 "`min_hold` cannot be combined with `mode = read`",
+            ),
+            (
+                quote!(once_per = "1h", min_hold = "1s"),
+                "`min_hold` cannot be combined with `once_per`; remove one of them",
             ),
             (
                 quote!(once_per = "1h", mode = read),

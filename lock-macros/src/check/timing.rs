@@ -47,10 +47,6 @@ pub(crate) fn timing(timing: &Timing, scope: &Scope, errors: &mut Errors) {
             DurationValue::Dynamic(_) => {}
         }
     }
-    if let (Some(min_hold), Some(_)) = (&timing.min_hold, &timing.once_per) {
-        let message = "`min_hold` cannot be combined with `once_per`; remove one of them";
-        errors.at(min_hold.value.site(), message);
-    }
     if let (Some(RenewArg::Never(never)), Some(_)) = (&timing.renew, &timing.max_hold) {
         let message = "`max_hold` needs renewal; remove `renew = never`";
         errors.on(never, message);
@@ -298,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn period_is_longer_than_any_ttl_and_no_min_hold() {
+    fn period_may_be_longer_than_any_ttl() {
         for (options, expected) in [
             (
                 quote!(once_per = "0s"),
@@ -307,10 +303,6 @@ mod tests {
             (
                 quote!(once_per = "8785h"),
                 "`once_per` (\"8785h\") must be at most 366 days",
-            ),
-            (
-                quote!(once_per = "1h", min_hold = "1s"),
-                "`min_hold` cannot be combined with `once_per`; remove one of them",
             ),
         ] {
             assert_eq!(error(&options), expected);

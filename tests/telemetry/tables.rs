@@ -93,6 +93,7 @@ fn guide_has_the_texts_of_all_labels() {
         AcquireEnd::Contended,
         AcquireEnd::TimedOut,
         AcquireEnd::QueueFull,
+        AcquireEnd::Done,
         AcquireEnd::Cancelled,
         AcquireEnd::Failed,
     ];

@@ -18,6 +18,7 @@ pub(super) async fn run(proof: &mut Proof) {
     waited(proof, &server).await;
     differed(proof, &server).await;
     skipped(proof, &server).await;
+    completed(proof, &server).await;
     pinged(proof, &server).await;
     unconfirmed(proof, &server).await;
     unreachable(proof).await;
@@ -148,6 +149,26 @@ async fn skipped(proof: &mut Proof, server: &RedisServer) {
     let _held = locks.lock("skipped:7").acquire().await.unwrap();
     assert_eq!(skipped_job(&locks, 7).await.unwrap(), None);
     proof.event("lock.skipped", "DEBUG").await;
+}
+
+#[distributed_lock(name = "completed:{id}", once_per = "1h", on_contended = skip, manager = locks)]
+async fn completed_job(locks: &LockManager, id: u32) -> Result<Option<u32>, LockError> {
+    Ok(Some(id))
+}
+
+async fn completed(proof: &mut Proof, server: &RedisServer) {
+    proof.begin();
+    let locks = connect(server).await;
+    assert_eq!(completed_job(&locks, 7).await.unwrap(), Some(7));
+    proof.event("lock.completed", "DEBUG").await;
+    let named = [("distributed_lock.name", "completed:{id}")];
+    proof.metric("distributed_lock.last_success", &named).await;
+    assert_eq!(completed_job(&locks, 7).await.unwrap(), None);
+    proof.event("lock.skipped", "DEBUG").await;
+    let done = [("outcome", "done")];
+    proof
+        .metric("distributed_lock.acquire.duration", &done)
+        .await;
 }
 
 async fn pinged(proof: &mut Proof, server: &RedisServer) {

@@ -38,8 +38,8 @@ pub use self::name::{
     name_with_hash_tag,
 };
 pub use self::options::{
-    OnContended, Options, checked_max_hold, checked_max_queue, checked_min_hold, checked_once_per, checked_permits,
-    checked_renew, checked_ttl, checked_weight, dynamic,
+    OnContended, Options, checked_max_hold, checked_max_queue, checked_min_hold, checked_once_per,
+    checked_permits, checked_renew, checked_ttl, checked_weight, dynamic,
 };
 pub use self::polling::{
     Completing, HasSucceeded, MapOutcome, NoResult, OnLost, ReturnOutcome, RunBody,

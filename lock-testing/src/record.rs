@@ -120,6 +120,7 @@ impl AcquisitionRecord {
     pub fn failed(&self, call: Call, error: &LockError) {
         let kind = match error {
             LockError::Contended { .. }
+            | LockError::Done { .. }
             | LockError::WouldDeadlock { .. }
             | LockError::TicketEnded { .. }
             | LockError::ForeignKey { .. }

@@ -3,6 +3,7 @@
 
 mod losses;
 mod observers;
+mod periods;
 mod presence;
 mod sums;
 mod tickets;
@@ -15,6 +16,7 @@ use lock_core::dialect::Capabilities;
 use lock_testing::{Checker, FencingTokens, HeldLock, Nanos, ViolationKind, nanos};
 use losses::{losses_without_a_cause, losses_without_a_warning};
 use observers::older_tokens;
+use periods::repeated_work;
 use presence::{half_written_pairs, strangers};
 use sums::wrong_sums;
 use tickets::second_resumes;
@@ -62,11 +64,13 @@ pub enum Check {
     Pairs,
     /// Transfers keep the sum of the balances, and a valid set is never refused.
     Sums,
+    /// Nobody gets a lock whose work is done, before the period since its start is over.
+    Periods,
 }
 
 impl Check {
     /// All checks, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Exclusion,
         Self::Tokens,
         Self::Stale,
@@ -78,6 +82,7 @@ impl Check {
         Self::Presence,
         Self::Pairs,
         Self::Sums,
+        Self::Periods,
     ];
 
     /// Returns whether a dialect with these capabilities promises the property.
@@ -112,6 +117,7 @@ impl Check {
             }
             Self::Pairs => "no half-written pair was read",
             Self::Sums => "transfers keep the sum",
+            Self::Periods => "no work is repeated within its period",
         }
     }
 }
@@ -275,6 +281,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.extend(wrong_sums(history, &holds));
     found.extend(older_tokens(history));
     found.extend(second_resumes(history, &holds));
+    found.extend(repeated_work(history, &holds));
     found.sort_by_key(|violation| violation.check);
     found
 }

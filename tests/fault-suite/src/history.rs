@@ -28,6 +28,12 @@ pub const RESUMES: &str = "resumes ";
 /// The note about a lock that expired although its holder had just seen that it was not at risk.
 pub const UNWARNED: &str = "expired without having been at risk";
 
+/// The note at the beginning of a release that says that the work is done for a [`PERIOD`].
+pub const COMPLETES: &str = "completes";
+
+/// For how long the work of a job is done. Not longer than the longest lease, for which a dead holder keeps a key.
+pub const PERIOD: Duration = Duration::from_secs(2);
+
 /// Whether the guarantees hold while a fault is active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Assumption {

@@ -137,7 +137,7 @@ fn check_workload(workload: Workload, dialects: &[Dialect], topology: Option<Top
     }
     let is_shared = matches!(
         workload,
-        Workload::ReadWrite | Workload::Permits | Workload::Tickets
+        Workload::ReadWrite | Workload::Permits | Workload::Tickets | Workload::Once
     );
     if is_shared && topology == Some(Topology::Quorum) {
         exit_with(&format!("a quorum does not run the workload {name}"));

@@ -9,7 +9,7 @@ use lock_testing::{Access, AccessKind, Call, Kind, Nanos, Operation, lost_update
 
 use crate::checks::{self, Check, Missing, Violation};
 use crate::dialects;
-use crate::history::{Assumption, History};
+use crate::history::{Assumption, COMPLETES, History};
 use crate::late::Writers;
 use crate::sampler::orphaned;
 
@@ -61,6 +61,8 @@ pub struct Report {
     deaths: usize,
     /// How many samples of the servers' keys there were.
     samples: usize,
+    /// How many jobs were done for a period.
+    completed: usize,
     /// How many second values of pairs were read or written.
     pairs: usize,
     /// How many changes of balances there were.
@@ -92,6 +94,7 @@ impl Report {
             stalls: 0,
             deaths: 0,
             samples: 0,
+            completed: 0,
             pairs: 0,
             postings: 0,
         }
@@ -146,6 +149,8 @@ impl Report {
         self.deaths += history.deaths.len();
         self.samples += history.samples.len();
         let accesses = history.accesses.iter();
+        let notes = history.events.iter().map(|event| event.note.as_deref());
+        self.completed += notes.filter(|note| *note == Some(COMPLETES)).count();
         self.pairs += accesses.filter(|access| access.resource > 0).count();
         self.postings += history.postings.len();
         found
@@ -208,6 +213,7 @@ impl Report {
         match check {
             Check::Pairs => self.pairs > 0,
             Check::Sums => self.postings > 0,
+            Check::Periods => self.completed > 0,
             _ => true,
         }
     }

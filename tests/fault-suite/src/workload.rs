@@ -29,11 +29,13 @@ pub enum Workload {
     Observe,
     /// Locks that are handed over by tickets, which several processes try to resume.
     Tickets,
+    /// Jobs that are done once in a period. Some fail, and some die.
+    Once,
     /// The control: all tasks change one value slowly, and write even when the lock is lost.
     Late,
 }
 
-const WORKLOADS: [(Workload, &str); 11] = [
+const WORKLOADS: [(Workload, &str); 14] = [
     (Workload::Mixed, "mixed"),
     (Workload::Modify, "modify"),
     (Workload::Storm, "storm"),
@@ -46,6 +48,7 @@ const WORKLOADS: [(Workload, &str); 11] = [
     (Workload::Sets, "sets"),
     (Workload::Elections, "elections"),
     (Workload::Tickets, "tickets"),
+    (Workload::Once, "once"),
     (Workload::Late, "late"),
 ];
 
@@ -71,7 +74,7 @@ impl Workload {
     pub fn is_native(self) -> bool {
         matches!(
             self,
-            Self::ReadWrite | Self::Permits | Self::Sets | Self::Tickets
+            Self::ReadWrite | Self::Permits | Self::Sets | Self::Tickets | Self::Once
         )
     }
 

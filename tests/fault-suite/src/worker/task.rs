@@ -18,7 +18,7 @@ use super::section::Section;
 use super::ticket::Tickets;
 use super::{LONG_KEYS, SHORT_KEYS, Stop, TTL};
 use crate::dialects;
-use crate::history::WAITS;
+use crate::history::{COMPLETES, PERIOD, WAITS};
 use crate::resource::{Client, Pass};
 use crate::workload::Workload;
 
@@ -139,6 +139,7 @@ impl Task {
         let request = self.locks.lock(key).ttl(ttl).kind(kind);
         let request = self.request(&log, request, 3_000);
         match self.workload {
+            Workload::Once => self.by_guard(&log, request.once_per(PERIOD)).await,
             Workload::ReadWrite | Workload::Permits if self.random.chance(25) => {
                 self.cancelled(&log, request).await;
             }
@@ -184,6 +185,9 @@ impl Task {
         if self.workload == Workload::Tickets && self.random.chance(50) {
             return self.hand_over(log, guard).await;
         }
+        if self.workload == Workload::Once && end == End::Done && self.random.chance(60) {
+            return self.complete(log, guard).await;
+        }
         log.step(Call::Release, Kind::Invoke);
         let how = if self.workload == Workload::Cancel {
             self.random.below(100)
@@ -208,6 +212,24 @@ impl Task {
         }
         if end == End::Lost {
             tokio::time::sleep(self.random.millis(1, 15)).await;
+        }
+    }
+
+    /// Releases the lock of a job that has succeeded.
+    async fn complete(&mut self, log: &Log, guard: LockGuard) {
+        let mut invoke = log.event(Call::Release, Kind::Invoke);
+        invoke.note = Some(COMPLETES.into());
+        log.write(invoke);
+        let completing = guard.complete();
+        let outcome = if self.random.chance(10) {
+            drop_somewhere(completing, &mut self.random).await
+        } else {
+            Some(completing.await)
+        };
+        match outcome {
+            Some(Ok(())) => log.step(Call::Release, Kind::Ok),
+            Some(Err(error)) => log.failed(Call::Release, &error),
+            None => log.step(Call::Release, Kind::Dropped),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Readers, permits and sets.
 
 use fault_suite::checks::Check;
-use fault_suite::history::{Assumption, Observation};
+use fault_suite::history::{Assumption, COMPLETES, Observation};
 use fault_suite::resource::{FIRST_BALANCE, Posting};
 use lock_core::Kind as LockKind;
 use lock_testing::{Access, AccessKind, Call, Kind};
@@ -273,4 +273,39 @@ fn observation_is_read_as_it_was_written() {
     let line = seen.line();
     assert_eq!(Observation::parse(line.trim_end()).as_ref(), Some(seen));
     assert_eq!(Observation::parse("1 2 a"), None);
+}
+
+/// A job that succeeds, and one that gets its lock at this time.
+fn jobs(again: u64) -> RecordBuilder {
+    let mut record = both(|first, second| {
+        (first.requested, first.ok, first.released) = (100, 110, Some(300));
+        (second.requested, second.ok) = (again - 10, again);
+        (second.until, second.released) = (again + 3_000, Some(again + 100));
+    });
+    let begins = |event: &&mut lock_testing::Event| {
+        (event.process, event.call, event.kind) == (1, Call::Release, Kind::Invoke)
+    };
+    let released = record.history.events.iter_mut().find(begins);
+    released.expect("the first one is released").note = Some(COMPLETES.into());
+    record
+}
+
+#[test]
+fn work_that_is_repeated_within_its_period_is_found() {
+    jobs(1_500).breaks_inside(Check::Periods);
+    // The period began before the grant.
+    jobs(2_100).breaks_nothing();
+    let mut outside = jobs(1_500);
+    outside.fault(400, 500, Assumption::Outside);
+    assert_eq!(
+        outside.breaks(Check::Periods).assumption,
+        Assumption::Outside
+    );
+    // The server may not know of it.
+    let mut unconfirmed = jobs(1_500);
+    let replies = |event: &lock_testing::Event| {
+        (event.process, event.call, event.kind) == (1, Call::Release, Kind::Ok)
+    };
+    unconfirmed.history.events.retain(|event| !replies(event));
+    unconfirmed.breaks_nothing();
 }

@@ -303,8 +303,6 @@ impl MemoryStore {
         clock: Clock::Tokio,
         needs_worker: false,
         shared_kinds: true,
-        has_queue: true,
-        keeps_periods: true,
         confirms_grants: false,
         dialects: Dialects::Some {
             has: |dialect| dialect.capabilities().works_in_memory(),

@@ -126,12 +126,9 @@ pub(crate) struct StoreTraits {
     pub(crate) clock: Clock,
     /// Leases end, so a background worker has to renew them. Without a worker, a lock lives as long as its guard.
     pub(crate) needs_worker: bool,
-    /// Several holders may have a lock together.
+    /// Several holders may have a lock together, and a key can say for a period that the work is done. A quorum can do
+    /// neither.
     pub(crate) shared_kinds: bool,
-    /// Waiters stand in a queue.
-    pub(crate) has_queue: bool,
-    /// A key may say for a period that the work is done, and still says it after each failure of this store's servers.
-    pub(crate) keeps_periods: bool,
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
@@ -157,8 +154,6 @@ impl StoreTraits {
         clock: Clock::System,
         needs_worker: true,
         shared_kinds: true,
-        has_queue: true,
-        keeps_periods: true,
         confirms_grants: false,
         dialects: Dialects::All,
         longest_ttl: None,
@@ -174,7 +169,7 @@ impl StoreTraits {
 
     /// Checks that waiters of this dialect have a queue on the store.
     pub(crate) fn check_queue(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
-        if dialect.capabilities().is_fair() && self.has_queue {
+        if dialect.capabilities().is_fair() && self.shared_kinds {
             Ok(())
         } else {
             Err(InvalidDialectReason::NoQueue)

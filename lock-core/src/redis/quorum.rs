@@ -232,8 +232,6 @@ impl QuorumStore {
         let (dialect, quarantine) = (settings.dialect, settings.quarantine);
         let traits = StoreTraits {
             shared_kinds: false,
-            has_queue: false,
-            keeps_periods: false,
             dialects: Dialects::Some {
                 has: |dialect| dialect.capabilities().works_at_quorum(),
                 others: InvalidDialectReason::InQuorum,

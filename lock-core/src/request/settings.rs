@@ -280,7 +280,7 @@ impl Settings {
             InvalidOncePerReason::OutOfRange { period }
         } else if self.keeps == Keeps::Both {
             InvalidOncePerReason::MinHold
-        } else if !self.inner.store.traits().keeps_periods {
+        } else if !self.inner.store.traits().shared_kinds {
             InvalidOncePerReason::Quorum
         } else {
             return Ok(());

@@ -165,7 +165,8 @@ impl Task {
     pub(super) async fn refused(&mut self, log: &Log, error: &LockError) {
         log.failed(Call::Acquire, error);
         // A held lock or an unreachable server must not be retried in a hot loop.
-        let pause = self.random.millis(1, 15);
+        let longest = if error.is_done() { 200 } else { 15 };
+        let pause = self.random.millis(1, longest);
         tokio::time::sleep(pause).await;
     }
 

@@ -1,12 +1,13 @@
 //! Scripts: their names, and their errors in the form of old versions.
 
 /// The parts that stand in several scripts.
-const SHARED_PARTS: [&str; 6] = [
+const SHARED_PARTS: [&str; 7] = [
     "head",
     "next_token",
     "attempt",
     "group",
     "grant_next",
+    "keep",
     "each_lock",
 ];
 

@@ -35,7 +35,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/leader", get(leader))
         .with_state(leaders);
     let election = tokio::spawn(elect(locks.clone()));
-    examples::http::serve(app).await?;
+    examples::http::serve(app, &locks).await?;
     // Ends the term and the loop, so that a standby follows at once.
     locks.shutdown().await?;
     election.await??;

@@ -14,12 +14,13 @@ use crate::wording;
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The ends of the variables that the library reads. `lockctl` reads the first three.
-const VARIABLES: [&str; 10] = [
+const VARIABLES: [&str; 11] = [
     "URL",
     "PREFIX",
     "ADDRESS_MAP",
     "DEFAULT_TTL",
     "DEFAULT_WAIT",
+    "DEFAULT_MAX_HOLD",
     "COMMAND_TIMEOUT",
     "SHUTDOWN_TIMEOUT",
     "LABEL",

@@ -161,6 +161,12 @@ impl Job<'_> {
             if let Some(min_hold) = args.min_hold {
                 request = request.min_hold(min_hold);
             }
+            if let Some(outage_wait) = args.outage_wait {
+                request = request.outage_wait(outage_wait);
+            }
+            if let Some(period) = args.once_per {
+                request = request.once_per(period);
+            }
             return request.resume(ticket).await.map(LockSet::from);
         }
         let wait = args.wait.unwrap_or_default();

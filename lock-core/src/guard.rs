@@ -305,8 +305,8 @@ impl LockGuard {
     /// After each error the lock is released, in the background.
     /// - [`LockError::Lost`] when the lock was no longer held.
     /// - [`LockError::Invalid`] with [`InvalidSetting::Ticket`] for a lock that is not exclusive, that has a
-    ///   [`min_hold`](crate::LockRequest::min_hold), or that is in another dialect than the native one or at a quorum of
-    ///   servers, and with [`InvalidSetting::Ttl`] when `within` is out of range.
+    ///   [`min_hold`](crate::LockRequest::min_hold) or a [`once_per`](crate::LockRequest::once_per), that is in another
+    ///   dialect than the native one, or at a quorum of servers, and with [`InvalidSetting::Ttl`] when `within` is out of range.
     /// - [`LockError::Backend`] when the server did not confirm the change.
     /// - [`LockError::NoRuntime`] outside of a tokio runtime, and [`LockError::Forked`] in a forked child, where the lock
     ///   is not released because it belongs to the parent.

@@ -71,7 +71,6 @@ pub struct Term {
 
 impl Term {
     fn new(guard: &LockGuard, inner: &Arc<ManagerInner>) -> Self {
-        guard.held().set_of_leader();
         Self {
             watch: guard.watch(),
             held: Arc::clone(guard.held()),
@@ -187,7 +186,8 @@ impl<T: OneLock> LockRequest<T> {
     /// # How long it waits
     /// A caller stays in the queue for ten minutes at a time, and then enters it again at once. An
     /// [override](crate::LockManager::set_overrides) of the `wait` replaces the ten minutes; after a wait of less than
-    /// a second comes a pause.
+    /// a second comes a pause. With a [`max_queue`](Self::max_queue), a candidate that finds the queue full has no place in
+    /// it: it pauses for 50 ms to 5 s, and tries again.
     ///
     /// # How long a term lasts
     /// A term ends with its body, or with its lock. The manager's
@@ -332,7 +332,8 @@ enum Stage<T: Target> {
 }
 
 impl<T: OneLock> Campaign<T> {
-    /// Waits until the caller is the leader. Returns `None` when the manager shuts down, and after that forever.
+    /// Waits until the caller is the leader. Returns `None` when the manager is [closed](crate::LockManager::close) or
+    /// shuts down, and after that forever.
     ///
     /// The campaign waits indefinitely, as [`lead`](LockRequest::lead) does, and goes on after an outage of the server.
     /// The next call after a lost term waits for the next one. After a term that the caller has resigned or dropped, it
@@ -378,7 +379,9 @@ impl<T: OneLock> Campaign<T> {
                         Ok(_) if self.request.manager().activity.is_closing() => return Ok(None),
                         Ok(held) => {
                             self.pauses.reset();
-                            self.stage = Stage::Led(T::guard(&held).watch());
+                            let guard = T::guard(&held);
+                            guard.held().set_of_leader();
+                            self.stage = Stage::Led(guard.watch());
                             return Ok(Some(held));
                         }
                         Err(LockError::ShuttingDown) => return Ok(None),
@@ -434,7 +437,7 @@ pub struct Leadership<'a, T: Target = One> {
 
 impl<T: OneLock> Leadership<'_, T> {
     /// Completes when the leader has to stop: when the term is lost, or when the manager shuts down. A shutdown waits for
-    /// the end of the term.
+    /// the end of the term. A [close](crate::LockManager::close) lets the term go on.
     ///
     /// # Panics
     /// As [`LockGuard::lost`].
@@ -445,7 +448,7 @@ impl<T: OneLock> Leadership<'_, T> {
         tokio::select! {
             biased;
             () = T::guard(&self.held).lost() => {}
-            () = self.manager.activity.closed() => {}
+            () = self.manager.activity.shut_down_begun() => {}
         }
     }
 
@@ -742,6 +745,31 @@ mod tests {
         let (leader, follower, shutdown) = tokio::join!(leads(), leads(), shutdown);
         assert_eq!((leader.unwrap(), follower.unwrap()), (1, 0));
         assert_eq!(shutdown, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn close_lets_the_term_of_a_loop_go_on() {
+        let locks = LockManager::in_memory();
+        let mut campaign = locks.lock("k").campaign();
+        let term = campaign.next().await.unwrap().expect("nobody else leads");
+        assert_eq!(
+            locks.health().oldest_held,
+            None,
+            "a leader is no old holder"
+        );
+        locks.close();
+        let ended = tokio::time::timeout(SECOND, term.ended()).await;
+        assert!(ended.is_err(), "a close ends no term");
+        assert!(!term.is_lost());
+        let shutdown = async {
+            assert_eq!(locks.shutdown().await, Ok(()));
+        };
+        let resigns = async {
+            term.ended().await;
+            term.resign().await.unwrap();
+        };
+        tokio::join!(shutdown, resigns);
+        assert!(campaign.next().await.unwrap().is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -253,7 +253,7 @@ impl LockManager {
     /// [`shutdown`](Self::shutdown).
     ///
     /// A body that acquires a second lock after the close gets the error, too. Each term of
-    /// [`lead`](LockRequest::lead) goes on, and no new one begins. After a close, [`ping`](Self::ping) fails, so a
+    /// [`lead`](LockRequest::lead) and of a [`campaign`](LockRequest::campaign) goes on, and no new one begins. After a close, [`ping`](Self::ping) fails, so a
     /// readiness check that calls it takes the instance out of the load balancer.
     ///
     /// ```
@@ -368,7 +368,8 @@ impl LockManagerBuilder {
     /// longer than the [default ttl](Self::default_ttl). Defaults to no limit.
     ///
     /// Two kinds of requests have no such limit: those with [`Renew::Never`](crate::Renew::Never), which end with their ttl,
-    /// and those of [`lead`](LockRequest::lead), where a term may last for as long as the process. A request whose own ttl
+    /// and those of [`lead`](LockRequest::lead) and [`campaign`](LockRequest::campaign), where a term may last for as long
+    /// as the process. A request whose own ttl
     /// is at least as long as this limit fails with [`InvalidSetting::Manager`]: it needs a `max_hold` of its own.
     ///
     /// ```

@@ -302,7 +302,7 @@ impl MemoryStore {
     pub(crate) const TRAITS: StoreTraits = StoreTraits {
         clock: Clock::Tokio,
         needs_worker: false,
-        shared_kinds: true,
+        one_server_per_lock: true,
         confirms_grants: false,
         dialects: Dialects::Some {
             has: |dialect| dialect.capabilities().works_in_memory(),

@@ -126,9 +126,9 @@ pub(crate) struct StoreTraits {
     pub(crate) clock: Clock,
     /// Leases end, so a background worker has to renew them. Without a worker, a lock lives as long as its guard.
     pub(crate) needs_worker: bool,
-    /// Several holders may have a lock together, and a key can say for a period that the work is done. A quorum can do
-    /// neither.
-    pub(crate) shared_kinds: bool,
+    /// One server has the whole lock. A quorum has plain exclusive locks only: no shared kinds, no queue, no mark that
+    /// work is done, and no exchange of an owner.
+    pub(crate) one_server_per_lock: bool,
     /// A lock that a notification granted needs a renewal before it counts.
     pub(crate) confirms_grants: bool,
     pub(crate) dialects: Dialects,
@@ -153,7 +153,7 @@ impl StoreTraits {
     pub(crate) const SERVER: Self = Self {
         clock: Clock::System,
         needs_worker: true,
-        shared_kinds: true,
+        one_server_per_lock: true,
         confirms_grants: false,
         dialects: Dialects::All,
         longest_ttl: None,
@@ -169,7 +169,7 @@ impl StoreTraits {
 
     /// Checks that waiters of this dialect have a queue on the store.
     pub(crate) fn check_queue(&self, dialect: Dialect) -> Result<(), InvalidDialectReason> {
-        if dialect.capabilities().is_fair() && self.shared_kinds {
+        if dialect.capabilities().is_fair() && self.one_server_per_lock {
             Ok(())
         } else {
             Err(InvalidDialectReason::NoQueue)

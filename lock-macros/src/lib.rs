@@ -52,14 +52,14 @@ use crate::parse::function::{FnItem, Function};
 /// | `wait` | how long to wait while another holder has the lock: `"5s"`, or `dynamic(expression)`; `"0s"` tries once | the declared lock's `wait`; else the manager's `default_wait`, 5 s, or with `on_contended = skip` one attempt |
 /// | `outage_wait` | how long to wait for a server that can't be reached, in addition to `wait`: `"10m"`, or `dynamic(expression)` | none: an outage is a part of `wait` |
 /// | `renew` | `auto`, `never`, or the interval of renewal: `"10s"` | `auto`: a third of `ttl` |
-/// | `max_hold` | the longest time for which the lock is held and renewed | the manager's `default_max_hold`, which is no limit |
+/// | `max_hold` | the longest time for which the lock is held and renewed | the manager's `default_max_hold`; no limit unless that is set |
 /// | `min_hold` | the shortest time for which the key stays locked, even when the body ends earlier | none |
 /// | `once_per` | after a success, the name stays taken until this time since the start is over | none |
 /// | `mode` | `read`, so that readers hold the lock together; `write` or `exclusive` | `exclusive` |
 /// | `permits` | how many callers hold the lock together: 1 to 10,000 | none: one caller |
 /// | `weight` | how many of the permits one call takes: 1 to 256 | 1 |
 /// | `max_queue` | how many callers may wait already; a call that finds more is refused at once | no limit |
-/// | `on_contended` | what to return when another holder has the lock: `error`, `skip`, or `\|e\| ..` | `error` |
+/// | `on_contended` | what to return when another holder has the lock, or has done its work: `error`, `skip`, or `\|e\| ..` | `error` |
 /// | `on_error` | what to return for any other error: `\|e\| ..`, or an expression that gives such a closure | `From<LockError>` |
 /// | `on_lost` | what happens to a running body when the lock is lost: `cancel` it at its next await, or `continue` it | `cancel` |
 /// | `release` | `confirm` waits for the server's reply, `background` does not | `confirm` |

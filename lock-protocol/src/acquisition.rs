@@ -154,9 +154,6 @@ impl<E: Failure> Acquisition<E> {
                 sent
             }
             AcquireOrigin::Exchange { from } => {
-                if let Strategy::OneAttempt(attempt) = &mut strategy {
-                    attempt.retry_until_end();
-                }
                 let (key, label) = (config.key, config.label);
                 SentAcquires::new(owner_id, key, config.lease_config, label, None).exchanging(from)
             }

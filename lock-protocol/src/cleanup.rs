@@ -329,6 +329,10 @@ impl Cleanup {
             // If dead waiters are left, the next call for this lock removes them.
             Remainder::DeadWaiters | Remainder::Nothing => CleanupState::Finished,
         };
+        if outcome.was_owner {
+            // A repeated release, which undoes late copies of the acquire, leaves nothing in the key.
+            self.request.keep = Keep::Nothing;
+        }
     }
 
     /// Returns whether dead waiters are left, and there is time to remove them, counted from the reply that tells of them
@@ -456,7 +460,9 @@ impl<E: Failure> AwaitedRelease<E> {
         self.cleanup.on_reply(&outcome, now);
         // The first copy may have released the lock, and its reply may be lost.
         let was_sent_before = self.known_failure.is_some();
-        outcome.was_owner |= was_sent_before && self.validity == Validity::Valid;
+        // Not so for a mark that the work is done: the server says whether it has it.
+        let is_plain = self.cleanup.request().keep.done_ms() == 0;
+        outcome.was_owner |= was_sent_before && is_plain && self.validity == Validity::Valid;
         AwaitedStep::Done(Ok(outcome))
     }
 

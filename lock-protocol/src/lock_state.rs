@@ -196,17 +196,29 @@ impl LockState {
             let holder = self.observed_holder(command.kind, 0, now_ms);
             return (AcquireReply::Busy { holder }, Vec::new());
         }
+        self.take_turn(command, env)
+    }
+
+    /// Gives the lock to whose turn it is. That may be the caller, who otherwise waits for its own turn.
+    fn take_turn(
+        &mut self,
+        command: &AcquireCommand<'_>,
+        env: &Env<'_>,
+    ) -> (AcquireReply, Vec<WireNotification>) {
+        let now_ms = env.now_ms();
         let mut scan = QueueScan::default();
         let mut arrival = Arrival::Again;
         if let Some(entry) = command.entry {
             arrival = self.enqueue(entry, command.earlier);
             let is_full = self.is_full_for(arrival, command);
-            if (arrival == Arrival::Again || is_full) && !self.may_grant() {
+            if is_full || arrival == Arrival::Again && !self.may_grant() {
                 scan.head_changed = self.remove_expired_entries(entry, is_full, now_ms);
             }
         }
         if self.may_grant() {
+            let head_changed = scan.head_changed;
             scan = self.grant_next(Some(command), (command.floor_us, command.lead_us), env);
+            scan.head_changed |= head_changed;
         }
         let notifications = self.notifications(&scan, env);
         let own = scan
@@ -222,6 +234,12 @@ impl LockState {
             return (reply, notifications);
         }
         if scan.more {
+            if arrival == Arrival::New
+                && let (Some(entry), Some(_)) = (command.entry, command.max_queue)
+            {
+                // The repeated call finds out whether the queue is full.
+                self.leave_queue(std::slice::from_ref(entry));
+            }
             return (AcquireReply::More, notifications);
         }
         let holder = self.observed_holder(command.kind, scan.grace_ms, now_ms);
@@ -248,6 +266,9 @@ impl LockState {
         if let Some(entry) = command.entry {
             let has_left = self.leave_queue(std::slice::from_ref(entry));
             scan.head_changed = self.leave_queue(command.earlier) || has_left;
+        }
+        if scan.head_changed {
+            self.remove_dead_heads_of_done(env);
         }
         let holder = self.observed_holder(command.kind, 0, env.now_ms());
         let notifications = self.notifications(&scan, env);
@@ -333,6 +354,9 @@ impl LockState {
             QueueScan::default()
         };
         scan.head_changed |= left_queue || freed != Freed::Nothing;
+        if scan.head_changed {
+            self.remove_dead_heads_of_done(env);
+        }
         let notifications = if queue {
             self.notifications(&scan, env)
         } else {
@@ -341,6 +365,8 @@ impl LockState {
         let verdict = match (was_owner, scan.granted.is_empty()) {
             (true, false) => Verdict::HandedOver,
             (true, true) => Verdict::Free,
+            // A copy of this release has left the mark already.
+            (false, _) if command.done_ms > 0 && self.is_done() => Verdict::Free,
             (false, _) => Verdict::NotOwner,
         };
         let more = scan.more;

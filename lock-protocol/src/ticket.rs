@@ -194,8 +194,9 @@ fn parse(digits: &str) -> Option<LockTicket> {
         std::str::from_utf8(prefix).ok()?,
         std::str::from_utf8(name).ok()?,
     );
-    // The nil id is that of a key which `min_hold` keeps locked, and which is nobody's to take over.
-    if prefix.contains(['{', '}']) || owner_id == OwnerId::nil() {
+    // These ids stand for a key without an owner, which a `min_hold` or a `once_per` keeps. It is nobody's to take over.
+    let has_no_owner = owner_id == OwnerId::nil() || owner_id == OwnerId::done();
+    if prefix.contains(['{', '}']) || has_no_owner {
         return None;
     }
     Some(LockTicket {

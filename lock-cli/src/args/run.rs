@@ -34,11 +34,12 @@ pub(crate) struct RunArgs {
 
     /// Takes over the lock of a ticket instead of acquiring one: `-` reads it from the first line of stdin, since a
     /// ticket in the arguments would be visible in the process list. The rest of stdin is CMD's. The exit code is the
-    /// conflict exit code if the ticket was resumed already or has expired. --wait is for how long an outage may last
+    /// conflict exit code if the ticket was resumed already or has expired. An outage may last for --outage-wait, or
+    /// else for --wait
     #[arg(
         long,
         group = "lock",
-        conflicts_with_all = ["read", "permits", "on_contended"],
+        conflicts_with_all = ["read", "permits", "on_contended", "max_queue"],
         value_parser = ["-"],
         hide_possible_values = true,
         value_name = "FROM"

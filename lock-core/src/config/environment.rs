@@ -23,7 +23,7 @@ pub(crate) const URL_FROM_VARIABLE: &str =
 type ReadVariable = fn(&mut ManagerConfig, String) -> Result<(), String>;
 
 /// The variables, and the field of each.
-pub(crate) const SETTINGS: [(&str, ReadVariable); 10] = [
+pub(crate) const SETTINGS: [(&str, ReadVariable); 11] = [
     ("DISTRIBUTED_LOCK_URL", |config, text| {
         config.url = Some(text);
         Ok(())

@@ -267,6 +267,12 @@ pub enum InvalidTicketReason {
          release; remove `min_hold`"
     )]
     MinHold,
+    /// The guard has a `once_per`.
+    #[error(
+        "a lock with `once_per` can't be handed over, because its own holder has to say that the work is done; \
+         set `once_per` on the request that resumes the ticket"
+    )]
+    OncePer,
     /// The dialect of the lock isn't the native one.
     #[error("only native locks can be handed over; use `Dialect::Native`")]
     Dialect,

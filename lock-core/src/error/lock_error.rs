@@ -16,17 +16,16 @@ use super::{BackendError, BackendErrorKind, Holder, InvalidSetting};
 
 /// Why a lock was not acquired, or was lost.
 ///
-/// - Another holder has the lock: [`Contended`](Self::Contended), [`Timeout`](Self::Timeout) and
-///   [`QueueFull`](Self::QueueFull). Or it had it, and the
-///   work is done for this period: [`Done`](Self::Done).
+/// - Another holder has the lock ([`Contended`](Self::Contended), [`Timeout`](Self::Timeout),
+///   [`QueueFull`](Self::QueueFull)), or has done its work for this period ([`Done`](Self::Done)).
 /// - The server failed: [`Backend`](Self::Backend), and [`NoQuorum`](Self::NoQuorum) where several
 ///   servers hold each lock.
 /// - A name, a time or another setting is invalid: [`Invalid`](Self::Invalid).
 /// - The lock was held and was lost: [`Lost`](Self::Lost).
 /// - The call was refused: all other variants.
 ///
-/// Only the first group means that another caller does the work, or has done it. When an acquire fails, the caller doesn't have the
-/// lock, and must not do the work. A failed [`renew`](crate::LockGuard::renew) is different: unless the error is
+/// Only the first group means that another caller does the work, or has done it. When an acquire fails, the caller
+/// doesn't have the lock, and must not do the work. A failed [`renew`](crate::LockGuard::renew) is different: unless the error is
 /// `Lost`, the lock is held until its lease ends.
 ///
 /// `{:?}` writes the variant, the text and the causes in one line, so that `main` may return the error.
@@ -94,8 +93,8 @@ pub enum LockError {
     /// There is nothing to do: the work that the lock protects has succeeded, and its period isn't over. See
     /// [`once_per`](crate::LockRequest::once_per).
     #[error(
-        "lock `{}` is done: the work succeeded, by `{by}`, and its `once_per` keeps the name taken for another {}; \
-         nothing is to be done until then",
+        "the work of lock `{}` is done: `{by}` succeeded, and `once_per` keeps the name taken for another {}; \
+         skip the work, or try again after that",
         escaped(key),
         rounded(*free_in)
     )]
@@ -103,7 +102,8 @@ pub enum LockError {
     Done {
         /// The lock's key.
         key: Arc<str>,
-        /// When the lock was acquired for the work that succeeded, on this machine's clock.
+        /// When the lock was acquired for the work that succeeded, on this machine's clock. Admin's
+        /// [`LockStatus::Done`](crate::admin::LockStatus::Done) has it on the server's clock.
         since: SystemTime,
         /// The label of the manager whose work succeeded, with its [tag](crate::LockManagerBuilder::holder_tag).
         by: Arc<str>,
@@ -145,7 +145,7 @@ pub enum LockError {
     /// The call runs in a body of [`run`](crate::LockRequest::run) or of the attribute that holds the
     /// same lock. The task would wait for itself forever.
     #[error(
-        "this task already holds lock `{}` and would wait for itself for ever; \
+        "this task already holds lock `{}` and would wait for itself forever; \
          pass the guard, or `&Held<..>`, down instead of locking again",
         escaped(key)
     )]
@@ -203,10 +203,11 @@ pub enum LockError {
          app builders use `ScopeLayer` or `LockManager::scope`"
     )]
     AlreadyInstalled,
-    /// [`LockManager::shutdown`](crate::LockManager::shutdown) was called before or during this call.
+    /// [`close`](crate::LockManager::close) or [`shutdown`](crate::LockManager::shutdown) was called before or during this
+    /// call.
     #[error(
-        "the lock manager is shutting down and acquires no more locks; stop the callers before \
-         `shutdown`, or make a new manager"
+        "the lock manager is closed or shutting down, and acquires no more locks; calls end in this way when the \
+         process stops, and otherwise need a new manager"
     )]
     ShuttingDown,
     /// The process was forked after the manager was made.

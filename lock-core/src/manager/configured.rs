@@ -188,7 +188,8 @@ impl LockManagerBuilder {
     /// background worker connects, and so does the first call. Until then, calls behave as in any outage: they try again
     /// for their [`wait`](crate::LockRequest::wait), or their [`outage_wait`](crate::LockRequest::outage_wait), and then
     /// fail with [`LockError::Backend`], which says that the server has not been reached yet. What can't pass by
-    /// itself, such as a wrong password or a server that is too old, fails each call at once.
+    /// itself, such as a wrong password or a server that is too old, fails each call at once. A server that can't
+    /// [confirm](Self::confirm) locks fails each call that has got one.
     /// [`health`](LockManager::health) says in [`was_connected`](crate::health::Health::was_connected) whether there has
     /// been a connection, and the event `lock.not_connected` warns.
     ///

@@ -17,6 +17,7 @@ use crate::store::{
     ends_set, fail_all, supervised,
 };
 use crate::telemetry::ServerAddress;
+use lock_protocol::backoff::{Backoff, Jitter};
 use lock_protocol::clock::{Clock, Deadline, Moment};
 use lock_protocol::inspection::{ScanPart, ScanPlace, ScanRequest};
 use lock_protocol::key::LockKey;
@@ -104,12 +105,27 @@ impl ClusterStore {
         Ok(part)
     }
 
+    /// Waits until the slot map is known. A node may be up before the cluster is formed.
+    async fn wait_for_map(&self, until: Moment) -> Result<(), LockError> {
+        let deadline = Deadline::at(Clock::System, until);
+        let mut pauses = Backoff::new(Jitter::from_os());
+        loop {
+            let Err(error) = self.nodes.know_map(deadline).await else {
+                return Ok(());
+            };
+            let pause = pauses.pause();
+            if !error.is_retryable() || pause >= deadline.left() {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     /// Waits for a connection to any node.
     async fn wait_for_any(&self, until: Moment) -> Result<(), LockError> {
         let mut waiting = JoinSet::new();
         if self.nodes.membership.is_new() {
-            let deadline = Deadline::at(Clock::System, until);
-            return self.nodes.know_map(deadline).await;
+            return self.wait_for_map(until).await;
         }
         for node in self.nodes.owners() {
             waiting.spawn(async move { node.server.wait_connected(until).await });

@@ -231,7 +231,7 @@ impl QuorumStore {
     ) -> Result<Self, LockError> {
         let (dialect, quarantine) = (settings.dialect, settings.quarantine);
         let traits = StoreTraits {
-            shared_kinds: false,
+            one_server_per_lock: false,
             dialects: Dialects::Some {
                 has: |dialect| dialect.capabilities().works_at_quorum(),
                 others: InvalidDialectReason::InQuorum,

@@ -221,12 +221,10 @@ pub(super) async fn resume_one(
     ticket: LockTicket,
 ) -> Result<LockGuard, LockError> {
     let acquisition = start_resume(name, &settings, &ticket)?;
-    let min_hold = settings.min_hold;
+    let (kept_for, keeps) = (settings.kept_for, settings.keeps);
     drop((settings, ticket));
     let mut guard = LockGuard::new(acquisition.await?);
-    if let Some(min_hold) = min_hold {
-        guard.set_min_hold(min_hold);
-    }
+    keeps.apply(kept_for, &mut guard);
     Ok(guard)
 }
 
@@ -251,7 +249,8 @@ fn start_resume(
         inner.check_exchange(key.dialect())
     };
     fits.map_err(InvalidSetting::from)?;
-    waiter::resume(inner, ticket, key, lease_config, wait)
+    let outage_wait = settings.outage_wait().unwrap_or(wait);
+    waiter::resume(inner, ticket, key, lease_config, outage_wait)
 }
 
 /// How often a request asks for the lock.
@@ -267,6 +266,33 @@ impl LockRequest {
             settings: Settings::new(inner),
             target: One(name),
         }
+    }
+
+    /// As [`LockManager::resume`](crate::LockManager::resume), with the settings of this request: ttl, renewals,
+    /// `max_hold`, `min_hold` and `once_per` of the new guard, and the template of the name. [`outage_wait`](Self::outage_wait)
+    /// or else [`wait`](Self::wait) is for how long an outage may last. The request has to be for the name of the ticket.
+    ///
+    /// ```
+    /// # use lock_core::{LockError, LockManager};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), LockError> {
+    /// let locks = LockManager::in_memory();
+    /// let import = locks.lock("import").acquire().await?;
+    /// let ticket = import.into_ticket(Duration::from_secs(60)).await?;
+    /// let hour = Duration::from_secs(3_600);
+    /// let import = locks.lock("import").max_hold(hour).resume(ticket).await?;
+    /// import.release().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockManager::resume`](crate::LockManager::resume).
+    ///
+    /// # Cancel safety
+    /// As [`LockManager::resume`](crate::LockManager::resume).
+    pub async fn resume(self, ticket: LockTicket) -> Result<LockGuard, LockError> {
+        resume_one(&self.target.0, self.settings, ticket).await
     }
 
     /// Returns the manager, the name, the wait and the outage wait of the request.
@@ -306,33 +332,6 @@ impl<T: OneLock> LockRequest<T> {
             return Err(self.settings.invalid_kind(InvalidKindReason::Leader));
         }
         Ok(())
-    }
-
-    /// As [`LockManager::resume`](crate::LockManager::resume), with the settings of this request: ttl, renewals,
-    /// `max_hold` and `min_hold` of the new guard, and the template of the name. [`wait`](Self::wait) is for how long an
-    /// outage may last. The request has to be for the name of the ticket.
-    ///
-    /// ```
-    /// # use lock_core::{LockError, LockManager};
-    /// # use std::time::Duration;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), LockError> {
-    /// let locks = LockManager::in_memory();
-    /// let import = locks.lock("import").acquire().await?;
-    /// let ticket = import.into_ticket(Duration::from_secs(60)).await?;
-    /// let hour = Duration::from_secs(3_600);
-    /// let import = locks.lock("import").max_hold(hour).resume(ticket).await?;
-    /// import.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`LockManager::resume`](crate::LockManager::resume).
-    ///
-    /// # Cancel safety
-    /// As [`LockManager::resume`](crate::LockManager::resume).
-    pub async fn resume(self, ticket: LockTicket) -> Result<LockGuard, LockError> {
-        resume_one(&self.target.0, self.settings, ticket).await
     }
 
     pub(crate) fn manager(&self) -> &Arc<ManagerInner> {
@@ -517,8 +516,9 @@ impl<T: Target> LockRequest<T> {
     ///
     /// An outage stops the wait, which goes on when the server replies again: a busy lock never uses the time for outages,
     /// and an outage never uses the wait. All outages of a call share this time. With a wait of zero, and in
-    /// [`try_acquire`](Self::try_acquire), the call makes its attempt again until the server replies. It takes at most the
-    /// wait and this time together, plus 250 ms. An error that doesn't pass by itself, such as a wrong password, ends the
+    /// [`try_acquire`](Self::try_acquire), the call makes its attempt again until the server replies; one attempt may take
+    /// the command timeout, even if this time is shorter. Otherwise the call takes at most the wait and this time
+    /// together, plus 250 ms. An error that doesn't pass by itself, such as a wrong password, ends the
     /// call at once. Zero fails at the first error of the server.
     ///
     /// So a nightly job skips when another machine has the lock, and waits when Redis restarts:
@@ -617,9 +617,9 @@ impl<T: Target> LockRequest<T> {
     /// count waiters that have died and whose entries have expired. Of the others, the limit lets in no more than `n` at
     /// one time, if all callers have the same one: nobody who waits already is refused later.
     ///
-    /// It needs a queue, so there is no such limit at a quorum of servers and in
+    /// It needs a queue, so the request fails with [`LockError::Invalid`] at a quorum of servers and in
     /// [dialects](crate::dialect::Dialect) other than the native one. A call that doesn't wait has no use for it. For a
-    /// set it counts for each lock.
+    /// set it counts for each lock. The attribute and `lockctl` refuse zero: leave out the wait there.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager};
@@ -884,11 +884,7 @@ impl<T: Target> Future for Waiting<T> {
             unreachable!("polled after it was done");
         };
         let mut held = T::held(rest, granted);
-        match self.kept_for {
-            Some(period) if self.keeps == Keeps::OncePer => held.set_once_per(period),
-            Some(min_hold) => held.set_min_hold(min_hold),
-            None => {}
-        }
+        self.keeps.apply(self.kept_for, &mut held);
         Poll::Ready(Ok(held))
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::config::overrides::Override;
 use crate::config::{self, DEFAULT_MAX_HOLD};
 use crate::error::{InvalidOncePerReason, InvalidOverrideReason, InvalidSetting, LockError};
+use crate::guard::Holding;
 use crate::runtime::inner::ManagerInner;
 use crate::telemetry::Caller;
 use lock_protocol::acquisition::QueueLimit;
@@ -56,6 +57,17 @@ pub(super) enum Keeps {
     OncePer,
     /// The request has both, which is an error.
     Both,
+}
+
+impl Keeps {
+    /// Lets the names of these locks stay taken for this time.
+    pub(super) fn apply(self, time: Option<Duration>, held: &mut impl Holding) {
+        match time {
+            Some(period) if self == Self::OncePer => held.set_once_per(period),
+            Some(min_hold) => held.set_min_hold(min_hold),
+            None => {}
+        }
+    }
 }
 
 /// The times that an override can replace.
@@ -269,18 +281,18 @@ impl Settings {
 
     fn check_once_per(&self, period: Duration) -> Result<(), LockError> {
         let dialect = self.dialect;
-        if dialect != Dialect::Native {
+        if !dialect.capabilities().supports_shared_kinds() {
             let reason = InvalidDialectReason::OncePer;
             return Err(InvalidSetting::Dialect { dialect, reason }.into());
         }
         if self.kind.kind.is_shared() {
             return Err(self.invalid_kind(InvalidKindReason::OncePer));
         }
-        let reason = if !(SHORTEST_PERIOD..=LONGEST_PERIOD).contains(&period) {
-            InvalidOncePerReason::OutOfRange { period }
-        } else if self.keeps == Keeps::Both {
+        let reason = if self.keeps == Keeps::Both {
             InvalidOncePerReason::MinHold
-        } else if !self.inner.store.traits().shared_kinds {
+        } else if !(SHORTEST_PERIOD..=LONGEST_PERIOD).contains(&period) {
+            InvalidOncePerReason::OutOfRange { period }
+        } else if !self.inner.store.traits().one_server_per_lock {
             InvalidOncePerReason::Quorum
         } else {
             return Ok(());
@@ -291,7 +303,7 @@ impl Settings {
     fn check_kind(&self) -> Result<(), LockError> {
         let kind = self.kind.kind;
         let supports = self.dialect.capabilities().supports_shared_kinds()
-            && self.inner.store.traits().shared_kinds;
+            && self.inner.store.traits().one_server_per_lock;
         let reason = match self.kind.reason {
             Some(reason) => Some(reason),
             None if kind.is_shared() && !supports => Some(InvalidKindReason::Dialect),

@@ -127,7 +127,7 @@ impl Acquired {
             .dialect()
             .capabilities()
             .supports_shared_kinds()
-            && self.inner.store.traits().shared_kinds;
+            && self.inner.store.traits().one_server_per_lock;
         if has_readers {
             Ok(())
         } else {
@@ -137,12 +137,15 @@ impl Acquired {
 
     /// Checks that the lock can be handed over by a ticket.
     pub(crate) fn check_ticket(&self) -> Result<(), InvalidTicketReason> {
-        let keeps = |request: &ReleaseRequest| request.min_hold_until.is_some();
         if self.held.kind() != Kind::Exclusive {
             return Err(InvalidTicketReason::Kind);
         }
-        if self.release_request.as_ref().is_some_and(keeps) {
-            return Err(InvalidTicketReason::MinHold);
+        match self.release_request.as_ref().map(|request| request.keep) {
+            Some(Keep::Nothing) | None => {}
+            Some(Keep::Until(_)) => return Err(InvalidTicketReason::MinHold),
+            Some(Keep::OncePer { .. } | Keep::Done { .. }) => {
+                return Err(InvalidTicketReason::OncePer);
+            }
         }
         self.inner.check_exchange(self.held.key.dialect())
     }
@@ -171,6 +174,10 @@ impl Acquired {
     /// the acquire may still take effect or dead waiters are left in the queue.
     pub(crate) fn finish_release(&mut self, outcome: &ReleaseOutcome) {
         let now = self.held.clock.now();
+        if let Some(request) = self.release_request.as_mut().filter(|_| outcome.was_owner) {
+            // What is still to be undone leaves nothing in the key.
+            request.keep = Keep::Nothing;
+        }
         self.release_request
             .take_if(|request| request.is_finished_by(outcome, now));
     }

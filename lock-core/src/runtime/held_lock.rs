@@ -203,7 +203,7 @@ impl HeldLock {
 
     /// Makes the next renewal due now. Returns whether the lease is renewed at all.
     pub(crate) fn renew_soon(&self, now: Moment) -> bool {
-        self.state.lock().lease.renew_soon(now)
+        self.change(|lease, _| lease.renew_soon(now))
     }
 
     /// Makes an endless lease one that needs renewals: see [`Lease::begin_renewals`].
@@ -312,9 +312,14 @@ impl HeldLock {
         self.state.lock().is_completed = true;
     }
 
-    /// Lets a release say that the work is done, if it has succeeded.
+    /// Lets a release say that the work is done, if it has succeeded, and the lock was held until now.
     pub(super) fn mark_done(&self, request: &mut ReleaseRequest) {
-        if matches!(request.keep, Keep::OncePer { .. }) && self.state.lock().is_completed {
+        if !matches!(request.keep, Keep::OncePer { .. }) {
+            return;
+        }
+        let state = self.state.lock();
+        let is_lost = state.loss.is_some() || state.lease.is_lost(self.clock.now());
+        if state.is_completed && !is_lost {
             request.keep = request.keep.after_success();
         }
     }

@@ -173,7 +173,7 @@ impl ManagerInner {
         if !dialect.capabilities().supports_shared_kinds() {
             return Err(InvalidTicketReason::Dialect);
         }
-        if !self.store.traits().shared_kinds {
+        if !self.store.traits().one_server_per_lock {
             return Err(InvalidTicketReason::Quorum);
         }
         Ok(())

@@ -6,7 +6,8 @@
 //!
 //! A read runs in a task: an observer whose future is dropped, or is not polled for a while, keeps no other one waiting.
 //! The task lasts for one command, at most for the command timeout. When it ends without a reading, because its runtime
-//! shuts down, the next observer begins another one.
+//! shuts down, the next observer begins another one. So does an observer that has waited for longer than that: the runtime
+//! of the task may not be driven.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -22,6 +23,9 @@ use crate::sync::Mutex;
 use lock_protocol::clock::Moment;
 use lock_protocol::inspection::{InspectDetail, InspectReply};
 use lock_protocol::key::LockKey;
+
+/// How much longer than its command a read may take.
+const SPARE: Duration = Duration::from_millis(250);
 
 /// The reads of a manager. There is one for each key that has observers.
 #[derive(Default)]
@@ -49,7 +53,8 @@ pub(crate) struct SharedRead {
 #[derive(Default)]
 struct State {
     latest: Option<Reading>,
-    is_running: bool,
+    /// When the read that runs was begun.
+    running_since: Option<Moment>,
 }
 
 /// What one read has found.
@@ -88,6 +93,7 @@ impl SharedRead {
         let is_recent = |reading: &Reading| {
             reading.begun >= called || self.inner.clock().now().since(reading.begun) < max_age
         };
+        let longest = self.inner.settings.command_timeout + SPARE;
         let mut has_begun = false;
         loop {
             let mut ended = pin!(self.ended.notified());
@@ -98,7 +104,14 @@ impl SharedRead {
                 if let Some(latest) = state.latest.as_ref().filter(|latest| is_recent(latest)) {
                     return Ok(latest.clone());
                 }
-                !std::mem::replace(&mut state.is_running, true)
+                let now = self.inner.clock().now();
+                let running = state
+                    .running_since
+                    .filter(|since| now.since(*since) < longest);
+                if running.is_none() {
+                    state.running_since = Some(now);
+                }
+                running.is_none()
             };
             if begins {
                 let running = Running {
@@ -112,14 +125,14 @@ impl SharedRead {
                 has_begun = true;
                 tokio::spawn(running.run());
             }
-            ended.await;
+            let _waited = tokio::time::timeout(longest, ended).await;
         }
     }
 
     fn finish(&self, reading: Option<Reading>) {
         let earlier = {
             let mut state = self.state.lock();
-            state.is_running = false;
+            state.running_since = None;
             match reading {
                 Some(reading) => state.latest.replace(reading),
                 None => None,

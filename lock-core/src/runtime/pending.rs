@@ -75,9 +75,10 @@ impl PendingAcquire {
     /// Returns whether the manager acquires no lock any more. The holder of a lock may still downgrade it after a close.
     pub(crate) fn is_refused(&self) -> bool {
         let activity = &self.inner.activity;
-        match self.acquisition.sent().purpose {
+        match self.acquisition.sent().purpose() {
             Purpose::Downgrade => activity.is_shutting_down(),
-            Purpose::Acquire => activity.is_closing(),
+            // A guard that becomes a ticket isn't asked.
+            Purpose::Acquire | Purpose::Exchange(_) => activity.is_closing(),
         }
     }
 

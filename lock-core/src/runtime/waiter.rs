@@ -186,7 +186,7 @@ async fn connect_first(
     record: Option<Box<AcquireRecord>>,
 ) -> Result<Acquired, LockError> {
     let since = inner.clock().now();
-    let connecting = match connect(&inner, config.connects_until()).await {
+    let connecting = match connect(&inner, config.connects_until(since)).await {
         Ok(connecting) => connecting,
         Err(error) => return Err(failed(record, error)),
     };

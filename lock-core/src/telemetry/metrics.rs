@@ -33,12 +33,10 @@ pub enum MetricKind {
     Histogram,
     /// A number that goes up and down.
     Gauge,
-    /// A number of seconds that goes up and down.
+    /// A number of seconds: an age, or the time since 1970.
     Seconds,
     /// A number that only grows.
     Counter,
-    /// A gauge that shows a time, in seconds since 1970.
-    Time,
 }
 
 impl MetricKind {
@@ -50,7 +48,6 @@ impl MetricKind {
             Self::Gauge => "gauge",
             Self::Seconds => "gauge, s",
             Self::Counter => "counter",
-            Self::Time => "gauge, s",
         }
     }
 }
@@ -129,7 +126,7 @@ pub const METRICS: &[MetricInfo] = &[
     },
     MetricInfo {
         name: LAST_SUCCESS,
-        kind: MetricKind::Time,
+        kind: MetricKind::Seconds,
         labels: &[NAME],
         description: "When work with `once_per` last succeeded in this process, in seconds since 1970.",
     },

@@ -8,6 +8,7 @@
 //! | [`Contended`](LockError::Contended) | [`contended`] |
 //! | [`Timeout`](LockError::Timeout) | [`timeout`] |
 //! | [`QueueFull`](LockError::QueueFull) | [`queue_full`] |
+//! | [`Done`](LockError::Done) | [`done`] |
 //! | [`Lost`](LockError::Lost) | [`lost`], and [`revoked`] for the one reason that has fields |
 //! | [`TicketEnded`](LockError::TicketEnded) | [`ticket_ended`] |
 //! | [`WouldDeadlock`](LockError::WouldDeadlock) | [`would_deadlock`] |
@@ -41,7 +42,7 @@
 //!
 //! To see the error in the call itself, with its holder, make the lock fail with [`Faults`](super::Faults).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::error::{BackendErrorKind, InvalidSetting, LockError};
 use lock_protocol::key::{InvalidNameReason, LockName};
@@ -79,6 +80,17 @@ pub fn queue_full(key: impl Into<String>, position: u64, pace: Option<Duration>)
         holder: None,
         requested: Kind::Exclusive,
         pace,
+    }
+}
+
+/// Makes a [`LockError::Done`]: `by` has done the work a moment ago, and the name stays taken for `free_in`.
+#[must_use]
+pub fn done(key: impl Into<String>, by: impl Into<String>, free_in: Duration) -> LockError {
+    LockError::Done {
+        key: key.into().into(),
+        since: SystemTime::now(),
+        by: by.into().into(),
+        free_in,
     }
 }
 

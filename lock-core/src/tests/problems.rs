@@ -28,7 +28,6 @@ fn problems_page_has_a_section_for_each_type() {
             ProblemKind::Contended | ProblemKind::Timeout | ProblemKind::QueueFull => {
                 "estimated".to_owned()
             }
-            ProblemKind::Done => "the rest of the period, at most 30".to_owned(),
             // These do not depend on the error.
             _ => {
                 let time = kind.retry_after(&crate::LockError::ShuttingDown);

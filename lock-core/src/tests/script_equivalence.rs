@@ -152,8 +152,12 @@ fn step(
             let (reply, server_us) = parse_acquire(text_of(&reply)).unwrap();
             assert_eq!(server_us, micros);
             let (expected, notifications) = model.lock_state.acquire(&command, &env);
-            model.refused =
-                matches!(expected, AcquireReply::Full { .. }).then(|| owner_id(*who).short());
+            let is_refused = match expected {
+                AcquireReply::Full { .. } => true,
+                AcquireReply::More => max_queue.is_some(),
+                _ => false,
+            };
+            model.refused = is_refused.then(|| owner_id(*who).short());
             if let AcquireReply::Busy { .. } = expected {
                 // An owner that got this reply has no entry in the queue.
                 model.histories.remove(who);

@@ -87,15 +87,19 @@ impl ProblemKind {
         }
     }
 
-    /// The time after which the client should call again. None when the same call fails again, or
-    /// when its work may be half done.
+    /// The time after which the client should call again. None when the same call fails again, when its work may be half
+    /// done, and when there is nothing to do any more.
     pub(crate) fn retry_after(self, error: &LockError) -> Option<Duration> {
         match self {
-            Self::Contended | Self::Timeout | Self::Done => Some(until_free(error)),
+            Self::Contended | Self::Timeout => Some(until_free(error)),
             Self::QueueFull => Some(until_a_place(error)),
             Self::ShuttingDown => Some(Duration::from_secs(1)),
             Self::Unavailable => Some(Duration::from_secs(2)),
-            Self::Lost | Self::TicketEnded | Self::InvalidName | Self::Misconfigured => None,
+            Self::Done
+            | Self::Lost
+            | Self::TicketEnded
+            | Self::InvalidName
+            | Self::Misconfigured => None,
         }
     }
 }

@@ -15,9 +15,6 @@ const LONGEST_FOREIGN: Duration = Duration::from_secs(5);
 /// A holder that has had the lock for some time ends after about that time again. It never keeps the
 /// lock longer than its lease if it is dead.
 pub(super) fn until_free(error: &LockError) -> Duration {
-    if let LockError::Done { free_in, .. } = error {
-        return whole_seconds(*free_in).clamp(SECOND, LONGEST);
-    }
     error.holder().map_or(SECOND, of_holder)
 }
 

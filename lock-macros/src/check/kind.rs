@@ -120,6 +120,10 @@ mod tests {
                 quote!(permits = 0, weight = 3),
                 "`permits` must be at least 1",
             ),
+            (
+                quote!(max_queue = 0),
+                "`max_queue` must be at least 1; to wait for nobody, write `wait = \"0s\"`",
+            ),
         ] {
             assert_eq!(errors(&options), [expected]);
         }
@@ -129,6 +133,8 @@ mod tests {
             quote!(permits = PERMITS, weight = 200),
             quote!(mode = write, min_hold = "1s"),
             quote!(mode = read),
+            quote!(max_queue = 1),
+            quote!(max_queue = WAITERS),
         ] {
             assert_eq!(errors(&valid), <[&str; 0]>::default());
         }

@@ -45,6 +45,34 @@ fn hash_tag_is_checked_as_a_template() {
 }
 
 #[test]
+fn limit_of_the_queue_needs_a_wait() {
+    let message = "`max_queue` needs a `wait`: a call that makes one attempt never waits";
+    for (options, expected) in [
+        (
+            quote!(name = "x", wait = "0s", max_queue = 3),
+            vec![message],
+        ),
+        (
+            quote!(name = "x", on_contended = skip, max_queue = 3),
+            vec![message],
+        ),
+        (quote!(name = "x", max_queue = 3), vec![]),
+        (
+            quote!(name = "x", on_contended = skip, wait = "1s", max_queue = 3),
+            vec![],
+        ),
+        (quote!(name = "x", wait = dynamic(a), max_queue = 3), vec![]),
+        // The declaration may have a wait.
+        (
+            quote!(lock = L { a }, on_contended = skip, max_queue = 3),
+            vec![],
+        ),
+    ] {
+        assert_eq!(errors(options), expected);
+    }
+}
+
+#[test]
 fn bound_guard_hides_no_parameter() {
     for (bind, expected) in [
         (quote!(a), vec!["`bind = a` hides the parameter `a`"]),

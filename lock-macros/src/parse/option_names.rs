@@ -43,7 +43,7 @@ pub(crate) const DECLARED: [(&str, &str); 8] = [
 pub(crate) type Options = &'static [(&'static str, &'static str)];
 
 /// The names that other libraries use for an option, without capitals and underscores.
-const OTHER_LIBRARIES: [(&str, &[&str]); 12] = [
+const OTHER_LIBRARIES: [(&str, &[&str]); 13] = [
     (
         "name",
         &[

@@ -39,7 +39,7 @@ const FUNCTIONS: [&str; 9] = [
 ];
 
 /// The words that are inserted: keywords, options, and tokens that the parser looks for.
-const WORDS: [&str; 55] = [
+const WORDS: [&str; 56] = [
     "name",
     "ttl",
     "wait",

@@ -86,16 +86,14 @@ pub struct AcquireConfig {
 }
 
 impl AcquireConfig {
-    /// Returns until when a caller waits for a connection before it sends anything.
-    pub fn connects_until(&self) -> Moment {
+    /// Returns until when a caller waits for a connection, from now on, before it sends anything.
+    pub fn connects_until(&self, now: Moment) -> Moment {
         let (started, end) = match self.patience {
             Patience::OneAttempt { started, until } => (started, Some(until)),
-            Patience::Wait {
-                started, deadline, ..
-            } => (
-                started,
-                Some(deadline).filter(|_| self.outage_wait.is_none()),
-            ),
+            // Its time for outages begins now.
+            Patience::Wait { deadline, .. } => {
+                (now, Some(deadline).filter(|_| self.outage_wait.is_none()))
+            }
         };
         let longest = self.outage_wait.map(|longest| started.plus(longest));
         longest.max(end).unwrap_or(started)

@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use super::Connectivity;
 use super::no_expiry::{NO_EXPIRY_LIMIT, NoExpiry};
-use crate::acquisition::FailureClass;
 use crate::backoff::{Backoff, Jitter};
 use crate::clock::Moment;
 use crate::lease::{LeaseConfig, LeaseEnds};
-
-/// The pause of an exchange before it is sent again.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// One attempt. It ends at the first reply, unless the key has no expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,8 +36,6 @@ struct AttemptOutage {
 enum Resend {
     Allowed,
     Used,
-    /// As often as there is time for it, after each failure that may pass.
-    UntilEnd,
 }
 
 impl Attempt {
@@ -100,22 +94,6 @@ impl Attempt {
         self.started = now;
         self.until = now.plus(command_timeout).min(outage.ends_at);
         true
-    }
-
-    /// Sends the command again until the end of the attempt. An exchange can do so, because another attempt would have
-    /// another owner id, and would not find the lock that this one got.
-    pub(super) fn retry_until_end(&mut self) {
-        self.resend = Resend::UntilEnd;
-    }
-
-    /// Returns whether an exchange is sent again after this failure, and sets when.
-    pub(super) fn retries(&mut self, class: FailureClass, now: Moment) -> bool {
-        let at = now.plus(RETRY_PAUSE);
-        let retries = self.resend == Resend::UntilEnd && class.is_transient() && at < self.until;
-        if retries {
-            self.next_poll = at;
-        }
-        retries
     }
 
     /// Sets the ends of the lease that a downgrade continues.

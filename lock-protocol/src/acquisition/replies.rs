@@ -96,7 +96,13 @@ impl<E: Failure> Acquisition<E> {
             return self.fail(AcquireFailure::NotOwner);
         }
         match &mut self.strategy {
-            Strategy::OneAttempt(_) => self.done(AcquireResult::Contended { holder: None }),
+            Strategy::OneAttempt(attempt) => {
+                // Its own copy is in the way, which is no other holder. It is gone after a pause.
+                if attempt.tries_again(Connectivity::Up, now) {
+                    return NextAction::Perform(Action::StartOver);
+                }
+                self.done(AcquireResult::Contended { holder: None })
+            }
             Strategy::Wait(waiting) => {
                 waiting.poll_at_once(now);
                 NextAction::Perform(Action::StartOver)
@@ -205,9 +211,6 @@ impl<E: Failure> Acquisition<E> {
         let class = failure.class();
         match &mut self.strategy {
             Strategy::OneAttempt(attempt) => {
-                if attempt.retries(class, now) {
-                    return self.wait();
-                }
                 if class == FailureClass::Unreachable && attempt.may_resend(now) {
                     return self.send(now);
                 }

@@ -223,6 +223,21 @@ impl LockState {
         scan
     }
 
+    /// Removes the dead waiters in front of a key whose work is done. Each waiter that hears so leaves and wakes the next,
+    /// and a dead one would end that chain.
+    pub(super) fn remove_dead_heads_of_done(&mut self, env: &Env<'_>) {
+        if !self.is_done() {
+            return;
+        }
+        let front = self.queue.iter().flat_map(|queue| queue.value.values());
+        let dead = front
+            .take(SCANNED_PER_CALL)
+            .take_while(|head| !is_alive(head, env));
+        for _ in 0..dead.count() {
+            self.remove_head();
+        }
+    }
+
     /// Removes the first entry of the queue.
     fn remove_head(&mut self) -> Option<QueueEntry> {
         let queue = self.queue.as_mut()?;

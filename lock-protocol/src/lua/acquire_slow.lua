@@ -142,7 +142,7 @@ if entry ~= '' then
       redis.call('ZADD', KEYS[2], score, entry)
     end
   end
-  if (was_queued or is_refused()) and value and not group then
+  if was_queued and value and not group or is_refused() then
     -- Removes expired entries, if the head has expired, or if they fill the queue. Those behind a live head
     -- stay otherwise: reading a hundred entries costs ten times as much as the rest of a poll. Entries whose
     -- channel has no subscriber stay while K is held: their connection may be broken for a moment only.
@@ -174,6 +174,10 @@ if own then
   return 'held' .. stamp .. ' ' .. own.token .. ' ' .. own.lease
 end
 if more then
+  if max_queue then
+    -- The repeated call finds out whether the queue is full.
+    redis.call('ZREM', KEYS[2], entry)
+  end
   return 'more' .. stamp
 end
 local remaining = value and redis.call('PTTL', KEYS[1]) or grace

@@ -195,6 +195,21 @@ local function grant_next(command, value, moved, group)
       command.groups.write(group, now_ms)
     end
   end
+  if moved and not may_grant and value
+      and string.sub(value, 1, 41) == 'lk1:ffffffff-ffff-ffff-ffff-ffffffffffff ' then
+    -- The work is done, and each waiter that hears so leaves and wakes the next. A dead one would end that chain.
+    local dead, subscribed = {}, {}
+    for _, head in ipairs(redis.call('ZRANGE', KEYS[2], 0, 99)) do
+      local _, _, _, _, _, _, _, is_alive = read_head(command, head, now_ms, subscribed)
+      if is_alive then
+        break
+      end
+      dead[#dead + 1] = head
+    end
+    if dead[1] then
+      redis.call('ZREM', KEYS[2], unpack(dead))
+    end
+  end
   -- 4. The waiters learn of it.
   if owner or shared or moved then
     notify(command, owner, shared, value, grace, more, group)

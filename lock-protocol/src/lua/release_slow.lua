@@ -71,7 +71,10 @@ for first = 8, #ARGV, 1000 do
   local last = math.min(first + 999, #ARGV)
   moved = redis.call('ZREM', KEYS[2], unpack(ARGV, first, last)) > 0 or moved
 end
-local verdict, more = was_owner and 'released ' or 'gone ', false
+-- A copy of this release has left the mark already.
+local is_marked = not was_owner and value and string.sub(min_hold, 1, 5) == 'done '
+  and string.sub(value, 1, 41) == 'lk1:ffffffff-ffff-ffff-ffff-ffffffffffff '
+local verdict, more = (was_owner or is_marked) and 'released ' or 'gone ', false
 if redis.call('EXISTS', KEYS[2]) == 1 then
   if was_owner and not value and ARGV[3] ~= '0' then
     redis.call('SET', KEYS[4], '', 'PX', ARGV[3])

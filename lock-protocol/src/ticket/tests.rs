@@ -46,7 +46,9 @@ fn text_that_is_changed_or_cut_is_no_ticket() {
         text.to_uppercase(),
         text.replace("lt1.", "lt1:"),
         format!("{VERSION}{}", "0".repeat(10_000)),
+        // The ids of a key without an owner.
         text.replace(&format!("{OWNER:032x}"), &"0".repeat(32)),
+        text.replace(&format!("{OWNER:032x}"), &"f".repeat(32)),
         // A prefix with a brace, and an empty name.
         ticket("l", "k")
             .to_string()

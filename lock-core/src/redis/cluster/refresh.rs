@@ -115,6 +115,23 @@ pub(super) enum FirstUse {
 impl ClusterNodes {
     /// Reads the first slot map, unless another call has read it. No call can go to a node before.
     pub(super) async fn know_map(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
+        if !self.membership.is_new() {
+            return Ok(());
+        }
+        // In a task: a caller that isn't polled for a while would keep the mutex, and with it all other callers. The set
+        // ends the task with the caller.
+        let (mut reading, nodes) = (JoinSet::new(), Arc::clone(self));
+        assert_no_mutex_held();
+        reading.spawn(async move { nodes.read_first_map(deadline).await });
+        match reading.join_next().await {
+            Some(Ok(read)) => read,
+            Some(Err(_ended)) => Err(LockError::NoRuntime),
+            None => Err(LockError::unsent()),
+        }
+    }
+
+    /// As [`know_map`](Self::know_map), after the reads of other callers.
+    async fn read_first_map(self: &Arc<Self>, deadline: Deadline) -> Result<(), LockError> {
         let reading = tokio::time::timeout(deadline.left(), self.map_reading.lock()).await;
         let Ok(_reading) = reading else {
             let first = self.seeds().into_iter().next();

@@ -23,6 +23,7 @@ use crate::runtime::pending::PendingAcquire;
 use crate::runtime::records::AcquireRecord;
 use crate::store::{Reach, Renewal};
 use lock_protocol::acquisition::{AcquireConfig, AcquireOrigin, Patience, RenewOutcome};
+use lock_protocol::cleanup::Keep;
 use lock_protocol::clock::Moment;
 use lock_protocol::key::LockKey;
 use lock_protocol::lease::LeaseConfig;
@@ -95,13 +96,13 @@ pub(crate) async fn into_ticket(
         }
         // Whether the key is free, the release in the background finds out.
         Err(error) => {
-            held.on_release(&Err(error.clone()));
+            held.on_release(&Err(error.clone()), Keep::Nothing);
             Err(error)
         }
     }
 }
 
-/// Makes a held lock of a ticket. Goes on for `wait` while the server is away. The key is the ticket's.
+/// Makes a held lock of a ticket. Goes on for `outage_wait` while the server is away. The key is the ticket's.
 ///
 /// # Cancel safety
 /// Dropping the future releases a lock that was taken over meanwhile. Otherwise the ticket stays valid.
@@ -110,7 +111,7 @@ pub(crate) fn resume(
     ticket: &LockTicket,
     key: LockKey,
     lease_config: LeaseConfig,
-    wait: Duration,
+    outage_wait: Duration,
 ) -> Result<BoxedAcquire, LockError> {
     inner.check_process()?;
     let started = inner.clock().now();
@@ -118,21 +119,17 @@ pub(crate) fn resume(
     if let Err(error) = check(inner, &key, lease_config.kind) {
         return Err(failed(record, error));
     }
-    let wait = if wait.is_zero() {
-        inner.settings.command_timeout
-    } else {
-        wait
-    };
-    let until = started.plus(wait);
+    let until = started.plus(inner.settings.command_timeout);
     let patience = Patience::OneAttempt { started, until };
     let label = inner.acquire_label();
     let from = ticket.owner_id();
-    let config = exchange(inner, key, lease_config, &label, patience, from);
+    let mut config = exchange(inner, key, lease_config, &label, patience, from);
+    config.outage_wait = Some(outage_wait);
     let (inner, expires_at) = (Arc::clone(inner), ticket.expires_at());
     Ok(Box::pin(async move {
         let (key, label) = (config.key.clone(), Arc::clone(&config.label));
         let result = if inner.store.reach() == Reach::Down {
-            connect_first(Arc::clone(&inner), config, record, until).await
+            connect_first(Arc::clone(&inner), config, record).await
         } else {
             drive(PendingAcquire::new(&inner, config, record)).await
         };
@@ -178,6 +175,7 @@ fn exchange(
         lease_config,
         label: Arc::clone(label),
         patience,
+        outage_wait: None,
         origin: AcquireOrigin::Exchange { from },
         lease_kind: lease_kind(inner, lease_config),
         command_timeout: inner.settings.command_timeout,

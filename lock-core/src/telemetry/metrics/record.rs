@@ -44,7 +44,6 @@ pub(crate) fn describe() {
                 }
                 MetricKind::Seconds => recorder.describe_gauge(name, Some(Unit::Seconds), text),
                 MetricKind::Gauge => recorder.describe_gauge(name, Some(Unit::Count), text),
-                MetricKind::Time => recorder.describe_gauge(name, Some(Unit::Seconds), text),
                 MetricKind::Counter => recorder.describe_counter(name, Some(Unit::Count), text),
             }
         }

@@ -16,6 +16,7 @@ fn waiter(wait: u64) -> Bench {
     outlasting(Patience::Wait {
         started: at(0),
         deadline: at(wait),
+        max_queue: QueueLimit::NONE,
     })
 }
 
@@ -263,8 +264,9 @@ fn time_for_a_connection_before_the_first_command_is_an_outage() {
     let mut waits = of(Patience::Wait {
         started: at(0),
         deadline: at(WAIT),
+        max_queue: QueueLimit::NONE,
     });
-    assert_eq!(waits.connects_until(), at(OUTAGE_WAIT));
+    assert_eq!(waits.connects_until(at(0)), at(OUTAGE_WAIT));
     waits.on_connected(at(0), at(20_000));
     assert_eq!(waits.outage_wait, Some(ms(OUTAGE_WAIT - 20_000)));
     assert!(
@@ -274,7 +276,7 @@ fn time_for_a_connection_before_the_first_command_is_an_outage() {
         started: at(0),
         until: at(TIMEOUT),
     });
-    assert_eq!(tries.connects_until(), at(OUTAGE_WAIT));
+    assert_eq!(tries.connects_until(at(0)), at(OUTAGE_WAIT));
     tries.on_connected(at(0), at(20_000));
     assert!(
         matches!(tries.patience, Patience::OneAttempt { until, .. } if until == at(20_000 + TIMEOUT))
@@ -287,8 +289,9 @@ fn time_for_a_connection_before_the_first_command_is_an_outage() {
     plain.patience = Patience::Wait {
         started: at(0),
         deadline: at(WAIT),
+        max_queue: QueueLimit::NONE,
     };
-    assert_eq!(plain.connects_until(), at(WAIT));
+    assert_eq!(plain.connects_until(at(0)), at(WAIT));
     plain.on_connected(at(0), at(1_000));
     assert!(matches!(plain.patience, Patience::Wait { deadline, .. } if deadline == at(WAIT)));
 }
@@ -303,4 +306,31 @@ fn outage_without_a_time_of_its_own_ends_with_the_wait() {
         bench.to(WAIT).reconnect(Err(FailureClass::Unreachable)),
         FailureClass::Unreachable,
     );
+}
+
+/// The cancel of an earlier copy may still take effect, so another owner id asks, after a pause.
+#[test]
+fn attempt_whose_copy_is_in_the_way_is_not_contended() {
+    let mut bench = attempt();
+    bench.start();
+    let (copy, _) = bench.copy.take().expect("an acquire was sent");
+    bench.acquisition.sent_mut().on_any_reply(&copy);
+    let now = bench.pass(10).now;
+    let taken_back = AcquireOutcome::StartOver;
+    let next = bench
+        .acquisition
+        .on_reply(taken_back, now, &mut bench.peers);
+    assert!(
+        matches!(next, NextAction::Perform(Action::StartOver)),
+        "{next:?}"
+    );
+    let next = bench
+        .acquisition
+        .on_start_over(OwnerId::from_number(2), now);
+    let NextAction::Perform(Action::Wait { until }) = next else {
+        panic!("{next:?}");
+    };
+    assert!(until > now);
+    bench.to(whole_millis(until.since(at(0))) + 1);
+    acquire_limit(bench.timeout());
 }

@@ -18,6 +18,7 @@ impl World {
                 kind: Kind::Exclusive,
                 purpose: Purpose::Exchange(owner_id(from)),
                 earlier: &[],
+                max_queue: None,
             };
             lock_state.acquire(&command, env)
         })
@@ -99,6 +100,7 @@ fn exchange_shortens_the_lease_and_tells_the_first_waiter() {
         kind: Kind::Exclusive,
         purpose: Purpose::Exchange(owner_id(1)),
         earlier: &[],
+        max_queue: None,
     };
     let (_, notifications) = world.lock_state.acquire(&command, &env);
     let [WireNotification::Head { to, holder_ms, .. }] = &*notifications else {

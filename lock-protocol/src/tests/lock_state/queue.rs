@@ -411,6 +411,42 @@ fn expired_waiters_do_not_fill_the_queue() {
 }
 
 #[test]
+fn expired_waiters_do_not_fill_the_queue_of_a_shared_lock() {
+    let reader = |number| QueueEntry {
+        kind: EntryKind::Known(Kind::Read),
+        ..entry(number)
+    };
+    let mut world = World::new();
+    world.acquire(1, Some(&reader(1)), &[]);
+    world.wait(2);
+    fill_queue(&mut world, 5, expired);
+    let newcomer = reader(3);
+    let reply = world.acquire_within(Some(2), 3, Some(&newcomer), &[]);
+    assert_eq!(rank(&reply), 1);
+}
+
+/// The call that finds the place behind the dead waiters is another one.
+#[test]
+fn limit_also_counts_behind_very_many_dead_waiters() {
+    let mut world = World::new();
+    world.unheard.push("unheard".into());
+    fill_queue(&mut world, 150, unheard);
+    // No call of this version lets it in, so it stays in front of the newcomer.
+    let unknown = QueueEntry {
+        kind: EntryKind::Unknown("z".into()),
+        ..entry(9)
+    };
+    let queue = world.lock_state.queue.as_mut().expect("the queue is full");
+    queue.value.insert(1_000, unknown);
+    assert_eq!(wait_within(&mut world, 1, 3), AcquireReply::More);
+    let reply = wait_within(&mut world, 1, 3);
+    assert!(
+        matches!(reply, AcquireReply::Full { rank: 1, .. }),
+        "{reply:?}"
+    );
+}
+
+#[test]
 fn owner_with_an_earlier_entry_is_not_refused() {
     let mut world = World::new();
     world.try_acquire(1);

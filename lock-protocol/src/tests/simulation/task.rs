@@ -154,7 +154,9 @@ impl Simulation {
                 .max(started.plus(outage_wait)),
         };
         let limit = process.clock.when(limit).saturating_sub(self.now);
-        let until = process.clock.when(plan.config.connects_until());
+        let until = process
+            .clock
+            .when(plan.config.connects_until(process.clock.at(self.now)));
         let until = until.min(plan.drop_at);
         of.work = Work::Connecting { plan, until };
         let event = self.record(index, task, Call::Acquire, Kind::Invoke);

@@ -31,6 +31,16 @@ fn each_error_can_be_made() {
             "lock `lock:order:7` was lost while it was held: ",
         ),
         (
+            errors::queue_full(KEY, 3, None),
+            "queue_full",
+            "lock `lock:order:7` is busy, and its queue is full",
+        ),
+        (
+            errors::done(KEY, "web-1", Duration::from_secs(60)),
+            "done",
+            "the work of lock `lock:order:7` is done: `web-1` succeeded",
+        ),
+        (
             errors::revoked(KEY, "ops"),
             "lost",
             "lock `lock:order:7` was lost while it was held: revoked by ops",
@@ -69,7 +79,7 @@ fn each_error_can_be_made() {
         (
             LockError::ShuttingDown,
             "shutting_down",
-            "the lock manager is shutting down",
+            "the lock manager is closed or shutting down",
         ),
         (LockError::Forked, "forked", "the process was forked"),
         (

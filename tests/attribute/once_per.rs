@@ -16,7 +16,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// An alias of a `Result`, which the attribute cannot see.
 type Answer<T> = Result<T, LockError>;
 
-fn failure() -> LockError {
+const fn failure() -> LockError {
     LockError::NotConfigured
 }
 
@@ -67,7 +67,7 @@ struct JobLock;
 
 #[distributed_lock(lock = JobLock, once_per = "24h", bind = held, manager = locks)]
 async fn declared(locks: &LockManager, succeeds: bool) -> Answer<u32> {
-    let _job: &JobLock = held;
+    let JobLock = **held;
     if succeeds { Ok(7) } else { Err(failure()) }
 }
 
@@ -152,7 +152,7 @@ async fn value_of_another_type_is_a_success() {
     assert_eq!(value, Err(1));
     is_done(&locks).await;
     let locks = LockManager::in_memory();
-    assert_eq!(opaque(&locks).await.to_string(), "written");
+    assert_eq!(format!("{}", opaque(&locks).await), "written");
     is_done(&locks).await;
 }
 
@@ -168,7 +168,7 @@ async fn hangs(locks: &LockManager) -> Answer<u32> {
 }
 
 #[distributed_lock(name = "job", once_per = "24h", manager = locks)]
-async fn panics(locks: LockManager) -> Answer<u32> {
+async fn panics(locks: &LockManager) -> Answer<u32> {
     panic!("the body of job in {locks:?}")
 }
 
@@ -190,7 +190,8 @@ async fn dropped_and_panicking_bodies_leave_nothing() {
     let locks = LockManager::in_memory();
     let hanging = tokio::time::timeout(Duration::from_secs(1), hangs(&locks));
     hanging.await.expect_err("the function never returns");
-    let panicked = tokio::spawn(panics(locks.clone())).await;
+    let shared = locks.clone();
+    let panicked = tokio::spawn(async move { panics(&shared).await }).await;
     assert!(panicked.unwrap_err().is_panic());
     aliased(&locks, true).await.expect("the name is free");
 }

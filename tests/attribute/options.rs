@@ -469,3 +469,43 @@ async fn outage_wait_is_for_the_server_and_not_for_the_holder() {
     assert!(matches!(refused, LockError::ShuttingDown), "{refused}");
     shut_down(&locks).await;
 }
+
+const WAITERS: u32 = 1;
+
+#[distributed_lock(name = "report", wait = "60s", max_queue = WAITERS, manager = locks)]
+async fn queues(locks: &LockManager) -> Result<(), LockError> {
+    sleep(SECOND).await;
+    Ok(())
+}
+
+#[distributed_lock(
+    name = "report",
+    wait = "60s",
+    max_queue = 1,
+    on_contended = |e| Ok(e.code()),
+    manager = locks
+)]
+async fn answers(locks: &LockManager) -> Result<&'static str, LockError> {
+    sleep(SECOND).await;
+    Ok("made")
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_queue_refuses_the_call() {
+    let locks = LockManager::in_memory();
+    let begun = Instant::now();
+    let holder_and_waiter = async { tokio::join!(queues(&locks), queues(&locks)) };
+    let refused = async {
+        sleep(SECOND / 2).await;
+        let error = queues(&locks).await.unwrap_err();
+        assert!(
+            matches!(error, LockError::QueueFull { position: 1, .. }),
+            "{error}"
+        );
+        assert_eq!(answers(&locks).await.expect("an answer"), "queue_full");
+        assert_eq!(begun.elapsed(), SECOND / 2, "both are refused at once");
+    };
+    let ((holder, waiter), ()) = tokio::join!(holder_and_waiter, refused);
+    holder.and(waiter).expect("both make a report");
+    assert_eq!(answers(&locks).await.expect("free"), "made");
+}

@@ -77,6 +77,7 @@ fn conformance_runs_every_contract() {
         include_str!("suite/once_per.rs"),
         include_str!("suite/operating.rs"),
         include_str!("suite/sets.rs"),
+        include_str!("suite/tickets.rs"),
         include_str!("suite/waiting.rs"),
     ];
     let mut written: Vec<_> = sources

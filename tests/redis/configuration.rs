@@ -62,7 +62,7 @@ fn config_examples_parse() {
         .lines()
         .filter_map(|line| line.strip_prefix("export "));
     let variables: Vec<_> = lines.filter_map(|line| line.split_once('=')).collect();
-    assert_eq!(variables.len(), 9, "{block}");
+    assert_eq!(variables.len(), 10, "{block}");
     let of_env = &from_env(&variables, "config")["config"];
     // The environment has no overrides, dialect, handover and interval.
     let mut expected = ManagerConfig::default();
@@ -72,6 +72,7 @@ fn config_examples_parse() {
     expected.default_max_hold = locks.default_max_hold;
     expected.command_timeout = locks.command_timeout;
     expected.shutdown_timeout = locks.shutdown_timeout;
+    expected.lazy = locks.lazy;
     (expected.label, expected.client_name) = (locks.label, locks.client_name);
     assert_eq!(of_env, &format!("{expected:?}"));
 }

@@ -145,15 +145,14 @@ async fn ticket_is_resumed_after_an_outage() {
     let builder = LockManager::builder().command_timeout(TIMEOUT);
     let taker = connect_with(builder, &proxy.url()).await;
     let ticket = hold(&giver).await.into_ticket(LONG).await.unwrap();
-    for connection in 0..proxy.accepted() {
-        proxy.mute(connection, Direction::ToClient);
-    }
+    proxy.refuse();
+    proxy.cut_all();
     let resuming = tokio::spawn({
         let (taker, ticket) = (taker.clone(), ticket.clone());
         async move { taker.lock(NAME).wait(SOON).resume(ticket).await }
     });
     tokio::time::sleep(2 * TIMEOUT).await;
-    assert!(!resuming.is_finished(), "it is sent again");
+    assert!(!resuming.is_finished(), "it waits for the server");
     proxy.forward();
     let resumed = in_time(SOON, resuming).await.unwrap().unwrap();
     assert!(resumed.fencing_token() > Some(ticket.fencing_token()));

@@ -82,7 +82,7 @@ fn prometheus_exposition_is_valid() {
         };
         let expected: &[&str] = match metric.kind {
             MetricKind::Histogram => &["histogram", "summary"],
-            MetricKind::Gauge | MetricKind::Seconds | MetricKind::Time => &["gauge"],
+            MetricKind::Gauge | MetricKind::Seconds => &["gauge"],
             MetricKind::Counter => &["counter"],
             _ => &[],
         };

@@ -383,7 +383,8 @@ impl LockGuard {
     ) -> Result<(), LockError> {
         let outcome = outcome?;
         self.acquired.finish_release(&outcome);
-        if outcome.was_owner {
+        // The server may have had the lock for a moment longer than the guard counted on it.
+        if outcome.was_owner && self.held().loss_reason().is_none() {
             Ok(())
         } else {
             Err(self.held().lost_error())

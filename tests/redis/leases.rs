@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use lock_core::config::Handover;
-use lock_core::{LockError, LockGuard, LockManager};
+use lock_core::{LockError, LockGuard, LockManager, LossReason, Renew};
 use test_support::fixtures::{
     AT_ONCE, KEY, NAME, QUEUE, SLACK, SOON, current_thread_runtime, keys, ms,
 };
-use test_support::{RedisServer, Stopwatch, eventually, eventually_async};
+use test_support::{FrozenClock, RedisServer, Stopwatch, eventually, eventually_async};
 use tests::{assert_nothing_left, granted, shut_down, start_waiter, supported_dialects};
 use tokio::sync::oneshot;
 
@@ -207,4 +207,44 @@ async fn every_key_expires_and_only_counters_stay() {
         // The grace period after the last handover ends by itself.
         eventually_async(AT_ONCE, async || keys(&server).is_empty()).await;
     }
+}
+
+/// The server may have the lock for a moment longer than the guard counts on it. Here its clock stands still.
+#[tokio::test]
+async fn guard_whose_lease_has_ended_reports_the_loss_although_the_server_has_its_lock() {
+    let clock = FrozenClock::at(1_800_000_000_000_000);
+    let server = RedisServer::options().clock(&clock).start();
+    let locks = connect(&server).await;
+    let request = || locks.lock(NAME).ttl(ms(200)).renew(Renew::Never);
+    let expired = |result: Result<(), LockError>| {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(&error, LockError::Lost { reason, .. } if *reason == LossReason::Expired),
+            "{error}"
+        );
+    };
+    let held = request().acquire().await.unwrap();
+    held.lost().await;
+    assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 1);
+    expired(held.release().await);
+    // Work that was done under a lock that has ended leaves no mark.
+    let held = request()
+        .once_per(Duration::from_secs(3_600))
+        .acquire()
+        .await
+        .unwrap();
+    held.lost().await;
+    expired(held.complete().await);
+    let both = locks
+        .lock_all([NAME, "other"])
+        .ttl(ms(200))
+        .renew(Renew::Never);
+    let both = both
+        .acquire()
+        .await
+        .expect("the release was sent all the same");
+    both.lost().await;
+    expired(both.release().await);
+    assert_eq!(server.cli(&["EXISTS", KEY]).integer(), 0);
+    shut_down(&locks).await;
 }

@@ -8,7 +8,7 @@ use crate::error::{InvalidTicketReason, LockError};
 use crate::runtime::held_lock::HeldLock;
 use crate::runtime::inner::ManagerInner;
 use crate::runtime::reentrancy;
-use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, ReleaseSubject, Validity};
+use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, ReleaseSubject};
 use lock_protocol::kind::{InvalidKindReason, Kind};
 use lock_protocol::ttl::whole_millis;
 
@@ -101,11 +101,7 @@ impl Acquired {
             };
             // A forked child has a copy, and must not release the lock of its parent.
             inner.check_process()?;
-            let validity = if held.is_lost() {
-                Validity::Lost
-            } else {
-                Validity::Valid
-            };
+            let validity = held.validity();
             inner.untrack(&held);
             let limit = inner.settings.command_timeout;
             let keep = request.keep;

@@ -13,7 +13,7 @@ use crate::store::Renewal;
 use crate::sync::{Mutex, Process};
 use crate::telemetry::{HoldEnd, LockEvent, LockId, Reporter};
 use lock_protocol::acquisition::RenewOutcome;
-use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest};
+use lock_protocol::cleanup::{Keep, ReleaseOutcome, ReleaseRequest, Validity};
 use lock_protocol::clock::{Clock, Moment};
 use lock_protocol::fencing_token::FencingToken;
 use lock_protocol::key::LockKey;
@@ -128,6 +128,16 @@ impl HeldLock {
             key: self.key.text(),
             // A lock that was released and not lost has no reason: its key is not the caller's any more.
             reason: self.loss_reason().unwrap_or(LossReason::Removed),
+        }
+    }
+
+    /// Returns whether the lock is valid at the beginning of its release. Records a loss that nobody has noticed yet.
+    pub(crate) fn validity(&self) -> Validity {
+        if self.is_lost() {
+            let _over = self.next_action();
+            Validity::Lost
+        } else {
+            Validity::Valid
         }
     }
 

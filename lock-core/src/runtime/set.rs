@@ -442,11 +442,7 @@ pub(crate) fn send_release(
             return locks.iter().map(|_| Err(error.clone())).collect();
         }
         let requests = locks.iter().map(|(held, request)| {
-            let validity = if held.is_lost() {
-                Validity::Lost
-            } else {
-                Validity::Valid
-            };
+            let validity = held.validity();
             inner.untrack(held);
             request.clone().map(|request| (request, validity))
         });

@@ -50,8 +50,8 @@ pub(crate) const TABLE: [(&str, &str); 13] = [
     ("70", "internal error"),
     (
         "75",
-        "another holder has the lock, or had it for the whole `--wait`, or has done the work of this `--once-per`; see \
-         `--conflict-exit-code`",
+        "another holder has the lock, or had it for the whole `--wait`, or `--max-queue` callers wait already, or the work \
+         of `--once-per` is done, or the ticket of `--resume` has ended; see `--conflict-exit-code`",
     ),
     ("77", "wrong user or password, or missing rights"),
     (

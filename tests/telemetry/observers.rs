@@ -118,7 +118,10 @@ fn ends_as_lost(end: End) {
         is_reported.recv_timeout(SOON).unwrap();
         match end {
             End::Drop => drop(held),
-            End::Release => held.release().await.unwrap(),
+            End::Release => {
+                let error = held.release().await.unwrap_err();
+                assert!(error.is_lost(), "{error}");
+            }
         }
         go_on.send(()).unwrap();
         eventually_async(SOON, async || !ends.lock().unwrap().is_empty()).await;

@@ -116,6 +116,10 @@ impl SentinelWatch {
     }
 
     /// Makes a watch that has asked nobody yet.
+    #[cfg_attr(
+        not(feature = "__tls"),
+        expect(clippy::unnecessary_wraps, reason = "with TLS it can fail")
+    )]
     pub(super) fn new(of_url: Sentinels, config: &Arc<NodeConfig>) -> Result<Self, LockError> {
         let tls = config.tls.clone().filter(|_| of_url.tls);
         #[cfg(feature = "__tls")]

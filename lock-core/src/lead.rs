@@ -655,7 +655,7 @@ mod tests {
         assert_eq!(led_after.unwrap(), SECOND * 2 + Duration::from_millis(1));
     }
 
-    /// The place in the queue belongs to the campaign, and not to a future of `next`.
+    /// The place in the queue belongs to the campaign rather than to a future of `next`.
     #[tokio::test(start_paused = true)]
     async fn dropped_next_keeps_the_place_in_the_queue() {
         let locks = LockManager::in_memory();

@@ -87,7 +87,7 @@ pub enum LockError {
         /// The kind of lock that the call asked for.
         requested: Kind,
         /// The mean time after which the lock went from one waiter to the next lately, as the waiters of this manager
-        /// saw it: those of the same template or, without one, of the same name. `None` if none of them has got it yet.
+        /// saw it. Locks of one template count together. `None` if no waiter of this manager has got the lock yet.
         pace: Option<Duration>,
     },
     /// There is nothing to do: the work that the lock protects has succeeded, and its period isn't over. See

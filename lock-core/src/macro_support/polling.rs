@@ -62,7 +62,7 @@ impl<'a, A: Acquire> CallProgress<'a, A> {
         };
         let polled = run.poll(body, cx);
         match &polled {
-            // Before any release, which says so: that of this call, or that of the guard's drop.
+            // Before any release, because each one says so: this call's, and the one when the guard is dropped.
             Poll::Ready(Ok(output)) if map.has_succeeded(output) => run.held().complete(),
             Poll::Ready(Err(_)) => self.stage = CallStage::Done,
             Poll::Ready(Ok(_)) | Poll::Pending => {}

@@ -553,7 +553,7 @@ impl<T: Target> LockRequest<T> {
     /// Sets the longest time for which the lock is held. At the end of this time the lock is lost, even if it was
     /// renewed. Use it against bodies that hang and guards that are never dropped. The time has to be longer than the
     /// ttl, and can't be combined with [`Renew::Never`]. Defaults to the manager's
-    /// [`default_max_hold`](crate::LockManagerBuilder::default_max_hold), which is no limit.
+    /// [`default_max_hold`](crate::LockManagerBuilder::default_max_hold); there is no limit unless that is set.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.settings.times.max_hold = Some(max_hold);
         self

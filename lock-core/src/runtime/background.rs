@@ -364,7 +364,7 @@ async fn follow_releases(state: &WorkerState) {
     }
 }
 
-/// Connects for the first time. Goes on until it succeeds, also when only an operator can help.
+/// Connects for the first time. Goes on until it succeeds, even when only an operator can help.
 async fn connect(state: &WorkerState) {
     if state.first_use == FirstUse::Connected {
         return;

@@ -72,7 +72,7 @@ impl PendingAcquire {
         self.acquisition.sent().lease_config.kind
     }
 
-    /// Returns whether the manager acquires no lock any more. The holder of a lock may still downgrade it after a close.
+    /// Returns whether the manager no longer acquires locks. The holder of a lock may still downgrade it after a close.
     pub(crate) fn is_refused(&self) -> bool {
         let activity = &self.inner.activity;
         match self.acquisition.sent().purpose() {

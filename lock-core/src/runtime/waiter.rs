@@ -321,7 +321,7 @@ impl PendingAcquire {
     /// Enters the local queue before a command, in a dialect that announces releases: a message may arrive before
     /// the reply.
     pub(super) fn enter_local_queue(&mut self) {
-        // An attempt that waits for the server only is no waiter.
+        // An attempt that only waits for the server has no place in the queue.
         let waits = self.acquisition.sent().waits_until.is_some();
         if waits && self.key().dialect().notifies_all_waiters() {
             self.peers.enter(None, None);

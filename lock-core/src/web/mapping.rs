@@ -88,7 +88,7 @@ impl ProblemKind {
     }
 
     /// The time after which the client should call again. None when the same call fails again, when its work may be half
-    /// done, and when there is nothing to do any more.
+    /// done, and when there is nothing left to do.
     pub(crate) fn retry_after(self, error: &LockError) -> Option<Duration> {
         match self {
             Self::Contended | Self::Timeout => Some(until_free(error)),

@@ -19,7 +19,7 @@ pub struct QueueLimit(u16);
 impl QueueLimit {
     pub const NONE: Self = Self(u16::MAX);
 
-    /// A number that is too large to be of use is no limit.
+    /// A number that is too large to be of use means no limit.
     pub fn new(waiters: u32) -> Self {
         u16::try_from(waiters).map_or(Self::NONE, Self)
     }

@@ -253,8 +253,8 @@ impl ObservedHolder {
         self.owner_id == Some(OwnerId::nil())
     }
 
-    /// Returns whether the work that the lock protects is done for a period. The lock has no holder then: the label is
-    /// that of the last one.
+    /// Returns whether the work that the lock protects is done for a period. The lock has no holder then, and the
+    /// label names the last one.
     pub fn is_done(&self) -> bool {
         self.owner_id == Some(OwnerId::done()) && self.token.is_some()
     }

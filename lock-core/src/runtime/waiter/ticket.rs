@@ -71,7 +71,7 @@ pub(crate) async fn into_ticket(
         patience,
         held.owner_id,
     );
-    // Before the exchange: a renewal that it overtakes finds another owner, which is no loss.
+    // Before the exchange: a renewal that it overtakes finds another owner, which doesn't count as a loss.
     inner.untrack(&held);
     let mut pending = PendingAcquire::new(&inner, config, None);
     let result = Box::pin(drive_to_result(&mut pending)).await;

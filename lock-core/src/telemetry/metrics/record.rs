@@ -223,7 +223,7 @@ pub(crate) fn change_cleanups_open(by: f64) {
 static OLDEST: PerProcess<BTreeMap<(&'static str, usize), Duration>> =
     PerProcess::new(BTreeMap::new());
 
-/// Writes the age of a manager's oldest lock of each name, and zero for a name of which it has no lock any more.
+/// Writes the age of a manager's oldest lock of each name, and zero for a name of which it no longer has a lock.
 pub(crate) fn write_oldest(manager: usize, ages: &BTreeMap<&'static str, Duration>) {
     let mut changed: Vec<_> = {
         let mut all = OLDEST.lock();

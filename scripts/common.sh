@@ -107,6 +107,8 @@ run_part() {
     awk '/^ +Running / { program = $0 } /^test result: / && $4 > 0 { print program "\n" $0 }' "$log"
   else
     cat "$log"
+    # For the summary. A target that cargo doesn't know has no closing line of its own.
+    echo "test: failed: cargo test $targets"
   fi
   rm -f "$log"
   return "$status"

@@ -227,6 +227,19 @@ fn every_file_is_registered() {
     report(&all);
 }
 
+/// `scripts/test` selects a program by the name of its executable, in which cargo writes `_` for `-`.
+#[test]
+fn test_programs_are_named_like_their_executables() {
+    let mut names = targets();
+    names.retain(|(kind, name, _)| kind == "test" && name.contains('-'));
+    report(
+        &names
+            .into_iter()
+            .map(|(_, name, _)| name)
+            .collect::<Vec<_>>(),
+    );
+}
+
 #[test]
 fn every_example_is_run_by_a_test() {
     let tests: String = rust_files(&["tests/processes/", "tests/postgres/", "tests/lockctl/"])

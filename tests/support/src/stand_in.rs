@@ -5,7 +5,7 @@
 //!
 //! Each client has a connection of its own to the real server. Two threads serve it: one reads commands, decides about
 //! each, and notes in a queue what becomes of its reply; the other reads replies and takes the notes in order. Pushes
-//! have no note and pass unchanged.
+//! pass unchanged, and only those that confirm a subscription have a note.
 //!
 //! Subscriptions work in RESP3 only, where their messages are pushes.
 

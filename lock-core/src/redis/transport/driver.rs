@@ -330,7 +330,10 @@ fn deliver(
         if is_push {
             delivery.pushes += 1;
             delivery.push_bytes += len;
-            pushed.extend(state.pushed(&rest[..len], frame));
+            match state.pushed(&rest[..len], frame) {
+                Ok(found) => pushed.extend(found),
+                Err(text) => return (delivery, Err(invalid(text))),
+            }
         } else {
             delivery.has_replied = true;
             pushed.extend(state.replied(&rest[..len], frame, ready));

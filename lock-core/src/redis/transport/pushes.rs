@@ -14,13 +14,16 @@
 //! | `>` `message`, `smessage` | a client has published | [`Push::Message`] |
 //! | `>` `subscribe`, `ssubscribe` | answers the subscription to *this channel*, wherever it is in the queue | [`Push::Subscribed`] |
 //! | `>` `unsubscribe`, `sunsubscribe` | answers our own unsubscription from this channel, if one is awaited | nothing |
-//! | the same, without one | the server ended it: the channel's slot has moved | [`Push::Ended`] |
+//! | `>` `subscribe`, `ssubscribe` without a subscription that awaits it | replies came in another order than the commands | nothing: the connection ends |
+//! | `>` `unsubscribe`, `sunsubscribe` without one | the server ended it: the channel's slot has moved | [`Push::Ended`] |
 //! | any other `>` | nothing of ours | nothing |
 //! | an error | answers the oldest entry of all, and no other | [`Push::Refused`], if that is a subscription |
 //! | any other reply | answers the oldest entry, which has to be a caller: a subscription never has such a reply | nothing |
 //!
 //! A server answers in the order of the commands. Confirmations name their channel, so they don't depend on it. An ordinary
-//! reply while a subscription is the oldest entry ends the connection, because nobody can tell whose it is.
+//! reply while a subscription is the oldest entry ends the connection, because nobody can tell whose it is. So does the
+//! confirmation of a subscription that counts as refused: the error was for a caller, whom the next reply would reach, which
+//! is another one's. A proxy that refuses commands by itself may answer so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -185,25 +188,34 @@ impl State {
         }
     }
 
-    /// Finds out what a message or a confirmation means. Returns it if it is for the receiver.
-    pub(super) fn pushed(&mut self, bytes: &[u8], frame: Range<usize>) -> Option<Pushed> {
-        let Words { kind, channel, .. } = Replies::new(bytes).next().and_then(Words::of)?;
+    /// Finds out what a message or a confirmation means. Returns it if it is for the receiver, and an error if the replies
+    /// behind it can't be told apart.
+    pub(super) fn pushed(
+        &mut self,
+        bytes: &[u8],
+        frame: Range<usize>,
+    ) -> Result<Option<Pushed>, &'static str> {
+        let words = Replies::new(bytes).next().and_then(Words::of);
+        let Some(Words { kind, channel, .. }) = words else {
+            return Ok(None);
+        };
         let how = match kind {
             b"smessage" | b"ssubscribe" | b"sunsubscribe" => Subscribing::Sharded,
             _ => Subscribing::Classic,
         };
         let event = match kind {
             b"message" | b"smessage" => Event::Message,
-            b"subscribe" | b"ssubscribe" => {
-                Event::Subscribed(how, self.confirmed(true, how, channel)?)
-            }
+            b"subscribe" | b"ssubscribe" => match self.confirmed(true, how, channel) {
+                Some(channel) => Event::Subscribed(how, channel),
+                None => return Err("the server confirmed a subscription that nobody awaits"),
+            },
             b"unsubscribe" | b"sunsubscribe" => match self.confirmed(false, how, channel) {
-                Some(_) => return None,
+                Some(_) => return Ok(None),
                 None => Event::Ended(how),
             },
-            _ => return None,
+            _ => return Ok(None),
         };
-        Some(Pushed { event, frame })
+        Ok(Some(Pushed { event, frame }))
     }
 
     /// Removes the entry that a confirmation answers. Returns its channel, if the confirmation is awaited.

@@ -25,6 +25,9 @@ enum Note {
     /// Errors get the old form, with this hash of the script.
     OldError(String),
     Drip(Duration),
+    /// The confirmations of this many subscriptions, or of their ends, which are pushes in RESP3. An own reply waits for
+    /// them: a server answers in the order of the commands.
+    Confirmations(usize),
     /// There is no reply of the real server.
     Own(Vec<u8>),
     /// There is no reply of the real server.
@@ -110,10 +113,12 @@ impl Replies {
     /// Writes a reply of the real server.
     fn write(&mut self, frame: &[u8]) -> bool {
         if frame[0] == b'>' {
-            return match self.push_pause {
+            let written = match self.push_pause {
                 Some(pause) => self.drip(frame, pause),
                 None => self.client.write_all(frame).is_ok(),
             };
+            self.confirmed(frame);
+            return written;
         }
         if matches!(self.notes.front(), Some(Note::Silence)) {
             return true;
@@ -126,6 +131,20 @@ impl Replies {
         };
         self.write_own();
         written
+    }
+
+    /// Counts a push that confirms a subscription, or the end of one.
+    fn confirmed(&mut self, frame: &[u8]) {
+        let kind = frame.split(|byte| *byte == b'\n').nth(2);
+        if kind.is_some_and(|kind| kind.ends_with(b"subscribe\r"))
+            && let Some(Note::Confirmations(left)) = self.notes.front_mut()
+        {
+            *left -= 1;
+            if *left == 0 {
+                self.notes.pop_front();
+                self.write_own();
+            }
+        }
     }
 
     fn drip(&mut self, frame: &[u8], pause: Duration) -> bool {
@@ -266,7 +285,7 @@ impl Side {
             note,
             Note::Own(_) | Note::Stream(_) | Note::Close | Note::Silence
         );
-        // In RESP3 the reply to a subscription is a push, for each channel.
+        // Answered by a push for each channel.
         let is_subscription = verb.ends_with("SUBSCRIBE");
         let mut replies = lock(&self.replies);
         match note {
@@ -277,6 +296,10 @@ impl Side {
                 replies.write_own();
             }
             _ => {}
+        }
+        if is_subscription && !is_own {
+            let channels = words.len().saturating_sub(1).max(1);
+            replies.notes.push_back(Note::Confirmations(channels));
         }
         drop(replies);
         if !is_own {

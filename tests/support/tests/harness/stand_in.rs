@@ -48,6 +48,46 @@ fn stand_in_forwards_in_order_and_counts() {
     assert_eq!(stand_in.accepted(), 1);
 }
 
+/// A client that gets replies in another order can't tell whose they are.
+#[test]
+fn own_reply_waits_for_the_confirmation_of_a_subscription() {
+    let server = RedisServer::start();
+    let stand_in = StandIn::start(&server, [Quirk::NoRole]);
+    let mut stream = TcpStream::connect(stand_in.address()).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let commands = [
+        &["HELLO", "3"][..],
+        &["SUBSCRIBE", "news", "more"],
+        &["ROLE"],
+        &["UNSUBSCRIBE", "news"],
+        &["ROLE"],
+        &["PING"],
+    ];
+    stream
+        .write_all(&commands.map(command_bytes).concat())
+        .unwrap();
+    let mut read = String::new();
+    while !read.ends_with("+PONG\r\n") {
+        let mut bytes = [0; 1024];
+        let length = stream.read(&mut bytes).unwrap();
+        assert!(length > 0, "{read}");
+        read += std::str::from_utf8(&bytes[..length]).unwrap();
+    }
+    let kinds = [
+        "$9\r\nsubscribe",
+        "$11\r\nunsubscribe",
+        "-ERR unknown command",
+    ];
+    let mut found: Vec<_> = kinds
+        .iter()
+        .flat_map(|kind| read.match_indices(kind))
+        .collect();
+    found.sort_unstable();
+    let order: Vec<_> = found.into_iter().map(|(_, kind)| kind).collect();
+    let [up, down, refused] = kinds;
+    assert_eq!(order, [up, up, refused, down, refused], "{read}");
+}
+
 #[test]
 fn info_is_that_of_another_server() {
     let node = RedisServer::options()

@@ -141,7 +141,6 @@ async fn confirmations_name_their_channel_and_may_come_in_any_order() {
     let bytes = [
         confirmation("subscribe", "b"),
         confirmation("ssubscribe", "a"),
-        confirmation("ssubscribe", "a"),
         message("a", "x\ny"),
         frame("smessage", "a", "z"),
         confirmation("unsubscribe", "old"),
@@ -211,6 +210,29 @@ async fn ordinary_reply_before_the_confirmation_ends_the_connection() {
         assert_eq!(kept.next(1).await, ["over"]);
         calling.await.unwrap().unwrap_err();
     }
+}
+
+/// A proxy that refuses a command by itself answers before the server does. The error then counts as the refusal of the
+/// subscription, and without an end each caller would get the reply to the next one's command.
+#[tokio::test]
+async fn confirmation_after_the_refusal_ends_the_connection() {
+    let (transport, mut server, kept) = listening();
+    transport.subscribe(Vec::new(), vec![classic("a")]);
+    expect(&mut server, &command(&["SUBSCRIBE", "a"])).await;
+    let refused = start(&transport, &mut server, "refused").await;
+    let other = start(&transport, &mut server, "other").await;
+    let early = "-ERR max requests limit exceeded\r\n";
+    let bytes = [early, &confirmation("subscribe", "a"), "$2\r\nhi\r\n"].concat();
+    reply(&mut server, &bytes).await;
+    for caller in [refused, other] {
+        let error = caller.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+    }
+    let seen = kept.next(2).await;
+    assert_eq!(
+        seen,
+        ["no Classic a ERR max requests limit exceeded", "over"]
+    );
 }
 
 /// A reply may arrive in pieces behind a message.

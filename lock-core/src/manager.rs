@@ -367,10 +367,10 @@ impl LockManagerBuilder {
     /// hangs. A request, an [override](crate::config::Override) or the attribute may set a longer or a shorter one. Must be
     /// longer than the [default ttl](Self::default_ttl). Defaults to no limit.
     ///
-    /// Two kinds of requests have no such limit: those with [`Renew::Never`](crate::Renew::Never), which end with their ttl,
-    /// and those of [`lead`](LockRequest::lead) and [`campaign`](LockRequest::campaign), where a term may last for as long
-    /// as the process. A request whose own ttl
-    /// is at least as long as this limit fails with [`InvalidSetting::Manager`]: it needs a `max_hold` of its own.
+    /// A request with [`Renew::Never`](crate::Renew::Never) has no such limit, because it ends with its ttl. Neither has a
+    /// term of [`lead`](LockRequest::lead) or [`campaign`](LockRequest::campaign), which may last for as long as the process.
+    /// A request whose own ttl is at least as long as this limit fails with [`InvalidSetting::Manager`]: it needs a
+    /// `max_hold` of its own.
     ///
     /// ```
     /// # use lock_core::{LockError, LockManager, LossReason};

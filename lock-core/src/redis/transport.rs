@@ -56,6 +56,8 @@ struct State {
     is_sending: bool,
     /// What the server has not answered completely, in the order of the commands.
     awaited: VecDeque<Awaited>,
+    /// The ends of subscriptions that count as refused, although the error may have been for a caller behind them.
+    refused_ends: Vec<Subscribed>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// Gets what doesn't answer a caller.
@@ -211,6 +213,7 @@ impl State {
             out: Vec::with_capacity(CAPACITY),
             is_sending: false,
             awaited: VecDeque::new(),
+            refused_ends: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             receiver: None,

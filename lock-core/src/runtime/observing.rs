@@ -1,8 +1,8 @@
 //! Reads of locks that several observers share.
 //!
 //! The observers of one key have one [`SharedRead`]. An observer that needs a reading takes the latest one, if that is
-//! recent enough. Otherwise it begins a read, or waits for the one that is running, so any number of observers
-//! send one command in each interval, and none while no observer asks.
+//! recent enough. Otherwise it begins a read, or waits for the one that is running. So however many observers there are, they
+//! send one command in each interval, and nothing is sent while no observer asks.
 //!
 //! A read runs in a task: an observer whose future is dropped, or is not polled for a while, keeps no other one waiting.
 //! The task lasts for one command, at most for the command timeout. When it ends without a reading, because its runtime

@@ -13,17 +13,18 @@
 //! |---|---|---|
 //! | `>` `message`, `smessage` | a client has published | [`Push::Message`] |
 //! | `>` `subscribe`, `ssubscribe` | answers the subscription to *this channel*, wherever it is in the queue | [`Push::Subscribed`] |
+//! | the same, and none is awaited | the replies came in another order than the commands | nothing: the connection ends |
 //! | `>` `unsubscribe`, `sunsubscribe` | answers our own unsubscription from this channel, if one is awaited | nothing |
-//! | `>` `subscribe`, `ssubscribe` without a subscription that awaits it | replies came in another order than the commands | nothing: the connection ends |
-//! | `>` `unsubscribe`, `sunsubscribe` without one | the server ended it: the channel's slot has moved | [`Push::Ended`] |
+//! | the same, for an end that counts as refused | the replies came in another order than the commands | nothing: the connection ends |
+//! | the same, and none is awaited | the server ended it: the channel's slot has moved | [`Push::Ended`] |
 //! | any other `>` | nothing of ours | nothing |
 //! | an error | answers the oldest entry of all, and no other | [`Push::Refused`], if that is a subscription |
 //! | any other reply | answers the oldest entry, which has to be a caller: a subscription never has such a reply | nothing |
 //!
 //! A server answers in the order of the commands. Confirmations name their channel, so they don't depend on it. An ordinary
-//! reply while a subscription is the oldest entry ends the connection, because nobody can tell whose it is. So does the
-//! confirmation of a subscription that counts as refused: the error was for a caller, whom the next reply would reach, which
-//! is another one's. A proxy that refuses commands by itself may answer so.
+//! reply while a subscription is the oldest entry ends the connection, because nobody can tell whose it is. So does a
+//! confirmation that comes after the refusal: the error was meant for a caller behind it, who would now get the reply to
+//! another caller's command. A proxy that refuses commands by itself may answer so.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +53,9 @@ impl Subscribing {
 
 /// A channel, as the server knows it.
 pub(in crate::redis) type Subscribed = (Subscribing, Arc<str>);
+
+/// The most ends of subscriptions that are remembered as refused. Few are sent at a time.
+const MOST_REFUSED_ENDS: usize = 64;
 
 /// What the server has sent.
 #[derive(Debug)]
@@ -184,7 +188,16 @@ impl State {
                 event: Event::Refused(how, channel),
                 frame,
             }),
-            _ => None,
+            Awaited::Unsubscribe(how, channel) => {
+                // Without a caller behind it, the error was for nobody else.
+                if self.awaited.is_empty() {
+                    self.refused_ends.clear();
+                } else if self.refused_ends.len() < MOST_REFUSED_ENDS {
+                    self.refused_ends.push((how, channel));
+                }
+                None
+            }
+            Awaited::Caller(_) => None,
         }
     }
 
@@ -209,10 +222,16 @@ impl State {
                 Some(channel) => Event::Subscribed(how, channel),
                 None => return Err("the server confirmed a subscription that nobody awaits"),
             },
-            b"unsubscribe" | b"sunsubscribe" => match self.confirmed(false, how, channel) {
-                Some(_) => return Ok(None),
-                None => Event::Ended(how),
-            },
+            b"unsubscribe" | b"sunsubscribe" => {
+                if self.confirmed(false, how, channel).is_some() {
+                    return Ok(None);
+                }
+                let is_this = |(by, name): &Subscribed| *by == how && name.as_bytes() == channel;
+                if self.refused_ends.iter().any(is_this) {
+                    return Err("the server confirmed the end of a subscription after its refusal");
+                }
+                Event::Ended(how)
+            }
             _ => return Ok(None),
         };
         Ok(Some(Pushed { event, frame }))

@@ -213,7 +213,7 @@ async fn ordinary_reply_before_the_confirmation_ends_the_connection() {
 }
 
 /// A proxy that refuses a command by itself answers before the server does. The error then counts as the refusal of the
-/// subscription, and without an end each caller would get the reply to the next one's command.
+/// subscription. If the connection went on, each caller would get the reply to the next command.
 #[tokio::test]
 async fn confirmation_after_the_refusal_ends_the_connection() {
     let (transport, mut server, kept) = listening();
@@ -233,6 +233,39 @@ async fn confirmation_after_the_refusal_ends_the_connection() {
         seen,
         ["no Classic a ERR max requests limit exceeded", "over"]
     );
+}
+
+#[tokio::test]
+async fn confirmed_end_after_the_refusal_ends_the_connection() {
+    for (of_ours, kind) in [
+        (classic("a"), "unsubscribe"),
+        (sharded("a"), "sunsubscribe"),
+    ] {
+        let (transport, mut server, kept) = listening();
+        transport.subscribe(vec![of_ours], Vec::new());
+        expect(&mut server, &command(&[&kind.to_uppercase(), "a"])).await;
+        let refused = start(&transport, &mut server, "refused").await;
+        let early = "-ERR max requests limit exceeded\r\n";
+        let bytes = [early, &confirmation(kind, "a"), "$2\r\nhi\r\n"].concat();
+        reply(&mut server, &bytes).await;
+        let error = refused.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        assert_eq!(kept.next(1).await, ["over"]);
+    }
+}
+
+/// A server that allows no end of a subscription keeps it, until the channel's slot moves.
+#[tokio::test]
+async fn refused_end_that_nobody_waits_behind_keeps_the_connection() {
+    let (transport, mut server, kept) = listening();
+    transport.subscribe(vec![sharded("a")], Vec::new());
+    expect(&mut server, &command(&["SUNSUBSCRIBE", "a"])).await;
+    let bytes = ["-NOPERM\r\n", &confirmation("sunsubscribe", "a")].concat();
+    reply(&mut server, &bytes).await;
+    assert_eq!(kept.next(2).await, ["ended Sharded a", "caught up"]);
+    let calling = start(&transport, &mut server, "ask").await;
+    reply(&mut server, "$2\r\nhi\r\n").await;
+    assert_eq!(calling.await.unwrap().unwrap(), "$2\r\nhi\r\n");
 }
 
 /// A reply may arrive in pieces behind a message.
